@@ -1,0 +1,84 @@
+"""FedGBO: federated learning that converges in a fraction of the communication rounds.
+
+data = fedgbo.FederatedData.from_clients(train=[(x0, y0), (x1, y1)], test=(xt, yt))
+task = fedgbo.Task(name="mine", data=data, model=lambda: nn.Linear(20, 3), clients_per_round=2, batch_size=8)
+result = fedgbo.run(task, fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9)), rounds=20, local_steps=10, seed=0)
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from fedgbo.algorithms import (
+    MFL,
+    AdaptiveFedOpt,
+    FedAvg,
+    FedGBO,
+    FedMAX,
+    FedProx,
+    Mimelite,
+    MimeXlite,
+)
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.client import Client
+from fedgbo.core.errors import (
+    ConfigError,
+    DataError,
+    DivergenceError,
+    FedGBOError,
+    RunFolderError,
+)
+from fedgbo.core.objective import MaxEntropy, Proximal, Term
+from fedgbo.core.optimiser import Optimiser
+from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
+from fedgbo.core.state import State
+from fedgbo.data import partition
+from fedgbo.data.federated import FederatedData
+from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
+from fedgbo.runs.loop import Progress, run
+from fedgbo.runs.record import Record
+from fedgbo.runs.result import Result
+from fedgbo.tasks.task import Task
+
+try:
+    __version__ = version("fedgbo")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0"
+
+__all__ = [
+    "MFL",
+    "SGD",
+    "Adam",
+    "AdaptiveFedOpt",
+    "Client",
+    "ConfigError",
+    "Constant",
+    "DataError",
+    "DivergenceError",
+    "Exponential",
+    "FedAvg",
+    "FedGBO",
+    "FedGBOError",
+    "FedMAX",
+    "FedProx",
+    "FederatedAlgorithm",
+    "FederatedData",
+    "InverseSqrt",
+    "MaxEntropy",
+    "MimeXlite",
+    "Mimelite",
+    "Optimiser",
+    "Progress",
+    "Proximal",
+    "RMSProp",
+    "Record",
+    "Result",
+    "RunFolderError",
+    "SGDm",
+    "Schedule",
+    "State",
+    "Step",
+    "Task",
+    "Term",
+    "__version__",
+    "partition",
+    "run",
+]

@@ -1,0 +1,42 @@
+"""AdaptiveFedOpt (Reddi et al., Adaptive Federated Optimization, 2021)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.client import Client
+from fedgbo.core.optimiser import Optimiser
+from fedgbo.core.state import State
+from fedgbo.optimisers.sgd import SGD
+
+
+@dataclass(frozen=True)
+class AdaptiveFedOpt(FederatedAlgorithm):
+    """The optimiser lives on the server only, and takes the mean difference for a gradient.
+
+    client: K times y <- y - η g, from y = x_t
+    server: g = mean of x_t - y;  one step of the server's optimiser with g
+
+    With server=SGD(lr=1.0) this is FedAvg.
+    """
+
+    client: SGD
+    server: Optimiser
+
+    def init(self, params: Tensor) -> State:
+        """Return x_0 and the server's s_0."""
+        return State(params, self.server.init(params))
+
+    def broadcast(self, server: State) -> State:
+        """Clients get the model alone."""
+        return State(server.params)
+
+    def client_update(self, down: State, client: Client) -> State:
+        """Return x_t - y_K."""
+        y = client.descend(down.params, self.client, down.stats)
+        return State(down.params - y)
+
+    def server_update(self, server: State, mean: State, steps: float) -> State:
+        """Step with the mean difference as gradient."""
+        return State(*self.server.step(server.params, server.stats, mean.params))

@@ -1,0 +1,40 @@
+"""FedMAX (Chen, Bhardwaj and Marculescu, 2020)."""
+
+from dataclasses import dataclass
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.checks import not_negative
+from fedgbo.core.client import Client
+from fedgbo.core.objective import MaxEntropy, Term
+from fedgbo.core.schedule import Number
+from fedgbo.core.state import State
+from fedgbo.optimisers.sgd import SGD
+
+
+@dataclass(frozen=True)
+class FedMAX(FederatedAlgorithm):
+    """FedAvg on losses with a term that makes the last hidden layer's activations alike on all clients.
+
+    client: K times y <- y - η ∇(f + β KL(uniform ‖ softmax(a))), from y = x_t
+    server: x_{t+1} = mean of y
+
+    The model's last layer must be a Linear; its input is a. To put the term into another algorithm:
+    `FedGBO(..., objective=MaxEntropy(beta))`.
+    """
+
+    optimiser: SGD
+    beta: Number
+
+    def __post_init__(self) -> None:
+        not_negative("beta", self.beta)
+        super().__post_init__()
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The entropy term, and any other."""
+        return MaxEntropy(self.beta), *super().terms
+
+    def client_update(self, down: State, client: Client) -> State:
+        """Return x_t - y_K."""
+        y = client.descend(down.params, self.optimiser, down.stats)
+        return State(down.params - y)

@@ -1,0 +1,39 @@
+"""FedProx (Li et al., 2020)."""
+
+from dataclasses import dataclass
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.checks import not_negative
+from fedgbo.core.client import Client
+from fedgbo.core.objective import Proximal, Term
+from fedgbo.core.schedule import Number
+from fedgbo.core.state import State
+from fedgbo.optimisers.sgd import SGD
+
+
+@dataclass(frozen=True)
+class FedProx(FederatedAlgorithm):
+    """FedAvg on losses with a proximal term.
+
+    client: K times y <- y - η (g + μ (y - x_t)), from y = x_t
+    server: x_{t+1} = mean of y
+
+    To put the pull into another algorithm: `Mimelite(..., objective=Proximal(mu))`.
+    """
+
+    optimiser: SGD
+    mu: Number
+
+    def __post_init__(self) -> None:
+        not_negative("mu", self.mu)
+        super().__post_init__()
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The pull, and any other term."""
+        return Proximal(self.mu), *super().terms
+
+    def client_update(self, down: State, client: Client) -> State:
+        """Return x_t - y_K."""
+        y = client.descend(down.params, self.optimiser, down.stats)
+        return State(down.params - y)

@@ -1,0 +1,41 @@
+"""MFL, Momentum Federated Learning (Liu et al., 2020), with any optimiser."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.client import Client
+from fedgbo.core.optimiser import Optimiser
+from fedgbo.core.state import State
+
+
+@dataclass(frozen=True)
+class MFL(FederatedAlgorithm):
+    """Clients' statistics move with every step, and are averaged like their models.
+
+    client: K times s <- T(g, s), y <- y - U(s), from y = x_t and s = s_t
+    server: x_{t+1} = mean of y;  s_{t+1} = mean of s
+    """
+
+    optimiser: Optimiser
+
+    def init(self, params: Tensor) -> State:
+        """Return x_0 and s_0."""
+        return State(params, self.optimiser.init(params))
+
+    def client_update(self, down: State, client: Client) -> State:
+        """Return x_t - y_K and s_K."""
+        y, s = down.params, down.stats
+        for _ in range(client.steps):
+            y, s = self.optimiser.step(y, s, client.gradient(y))
+        return State(down.params - y, s)
+
+    def server_update(self, server: State, mean: State, steps: float) -> State:
+        """Average models and statistics."""
+        return State(server.params - mean.params, mean.stats)
+
+    @property
+    def step_ops(self) -> int:
+        """The optimiser's, with moving statistics."""
+        return self.optimiser.moving_ops + sum(term.ops for term in self.terms)

@@ -1,0 +1,21 @@
+"""Mimelite (Karimireddy et al., Mime, 2020)."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedgbo.algorithms.mime import Mime
+from fedgbo.core.client import Client
+
+
+@dataclass(frozen=True)
+class Mimelite(Mime):
+    """Fixed global statistics, tracked with full-batch gradients.
+
+    client: ∇f = full-batch gradient at x_t;  K times y <- y - U(g, s_t), from y = x_t
+    server: x_{t+1} = mean of y;  s_{t+1} = T(mean of ∇f, s_t)
+    """
+
+    def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
+        """Return ∇f, on all of the client's samples."""
+        return client.full_gradient(params)

@@ -1,0 +1,1 @@
+"""Types that everything else is made of; imports nothing else of ours."""

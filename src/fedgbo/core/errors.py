@@ -1,0 +1,52 @@
+"""Everything that a user can cause to go wrong, with messages that say what, what is allowed and what to do."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedGBOError(Exception):
+    """The root of every error raised by fedgbo; `exit_code` is what the command line ends with."""
+
+    exit_code = 1
+
+
+class ConfigError(FedGBOError, ValueError):
+    """A name, a number or a combination that cannot be run."""
+
+    exit_code = 2
+
+
+class DataError(FedGBOError, ValueError):
+    """Data, labels or a model output that do not fit together."""
+
+    exit_code = 3
+
+
+class RunFolderError(FedGBOError):
+    """A run folder or checkpoint that cannot be used."""
+
+    exit_code = 4
+
+
+class DivergenceError(FedGBOError, ArithmeticError):
+    """A loss, a parameter or a statistic that is no longer finite."""
+
+    exit_code = 5
+
+
+class MissingExtraError(FedGBOError, ImportError):
+    """An optional dependency that is not installed."""
+
+    exit_code = 2
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> str:
+    """Say that `name` is not one of `known`, with the nearest guess.
+
+    >>> unknown("optimiser", "adma", ["adam", "sgd"])
+    "unknown optimiser 'adma'; did you mean 'adam'? (known: adam, sgd)"
+    """
+    names = sorted(known)
+    close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    guess = f"; did you mean '{close[0]}'?" if close else ""
+    return f"unknown {kind} '{name}'{guess} (known: {', '.join(names) or 'none'})"

@@ -1,0 +1,66 @@
+"""Changes of the clients' objective that go with every algorithm and optimiser (the paper's 'combining strategies')."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedgbo.core.checks import not_negative
+from fedgbo.core.schedule import Number
+
+
+class Term:
+    """Something added to a client's loss: as a gradient in closed form, or as a loss on the last hidden layer."""
+
+    ops: ClassVar[int] = 0  # operations per parameter and local step, as the paper counts them
+    needs_hidden: ClassVar[bool] = False
+
+    def gradient(self, params: Tensor, start: Tensor) -> Tensor | None:
+        """Return what is added to the gradient at `params`, when the round began at `start`; None for nothing."""
+        return None
+
+    def loss(self, hidden: Tensor) -> Tensor:
+        """Return what is added to the loss, from the (B, d) activations of the last hidden layer."""
+        return hidden.new_zeros(())
+
+
+@dataclass(frozen=True)
+class Proximal(Term):
+    """FedProx's pull towards the global model: + μ/2 ‖y - x_t‖² (Li et al., 2020)."""
+
+    mu: Number
+
+    ops = 3
+
+    def __post_init__(self) -> None:
+        not_negative("mu", self.mu)
+
+    def gradient(self, params: Tensor, start: Tensor) -> Tensor:
+        """Return μ (y - x_t)."""
+        pull: Tensor = self.mu * (params - start)
+        return pull
+
+
+@dataclass(frozen=True)
+class MaxEntropy(Term):
+    """FedMAX's term: + β KL(uniform ‖ softmax(a)) for the last hidden layer's activations a, mean over the batch
+    (Chen et al., 2020).
+    """
+
+    beta: Number
+
+    needs_hidden = True
+
+    def __post_init__(self) -> None:
+        not_negative("beta", self.beta)
+
+    def loss(self, hidden: Tensor) -> Tensor:
+        """Return β Σ_j (1/d) (log 1/d - log softmax(a)_j), averaged over the batch."""
+        log_p = torch.log_softmax(hidden.flatten(1), dim=1)  # (B, d)
+        penalty: Tensor = self.beta * (-math.log(log_p.shape[1]) - log_p.mean())
+        return penalty
+
+
+TERMS: dict[str, type[Term]] = {"maxentropy": MaxEntropy, "proximal": Proximal}

@@ -1,0 +1,54 @@
+"""The optimiser of the paper's Section 3: an Update, a Tracking and an Inverse step, as pure functions.
+
+One definition serves clients (fixed statistics), MFL (statistics that move) and the server (AdaptiveFedOpt).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedgbo.core.errors import ConfigError
+
+Stats = Mapping[str, Tensor]
+
+
+class Optimiser(ABC):
+    """Formulas over flat vectors. It holds hyperparameters only (a frozen dataclass), never tensors."""
+
+    # Operations per parameter and local step, as the paper counts them (Table 6). An optimiser that does not say
+    # counts as plain SGD: one multiplication, one subtraction.
+    fixed_ops: ClassVar[int] = 2
+    moving_ops: ClassVar[int] = 2
+
+    def init(self, params: Tensor) -> Stats:
+        """Return the statistics at round 0."""
+        return {}
+
+    @abstractmethod
+    def update(self, params: Tensor, stats: Stats, grad: Tensor) -> Tensor:
+        """U, applied: return y - U(lr, g, s) with the statistics fixed."""
+
+    def track(self, stats: Stats, grad: Tensor) -> Stats:
+        """T: return the statistics after seeing `grad`."""
+        return stats
+
+    def invert(self, stats: Stats, delta: Tensor, steps: float) -> Tensor:
+        """I: return the mean gradient of `steps` updates with fixed statistics that together moved by
+        delta = x_t - x_{t+1}. Leave it out if U has no inverse; FedGBO then sends gradients.
+        """
+        raise ConfigError(f"{type(self).__name__} has no inverse step; use FedGBO(..., inverse=False)")
+
+    def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
+        """One step with statistics that move: MFL's clients, AdaptiveFedOpt's server.
+
+        The built-in optimisers step with the freshly tracked statistics. This default, for an optimiser that does not
+        say, updates with the old ones, then tracks.
+        """
+        return self.update(params, stats, grad), self.track(stats, grad)
+
+    @property
+    def has_inverse(self) -> bool:
+        """Whether `invert` is defined."""
+        return type(self).invert is not Optimiser.invert

@@ -1,0 +1,102 @@
+"""Hyperparameters that change over rounds (the paper, Section 4: decay lr or K to trade speed for final error).
+
+Any number of an optimiser, an algorithm or an objective term may be a Schedule; `at_round` puts the numbers in.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from fedgbo.core.errors import ConfigError
+
+T = TypeVar("T")
+Number = Any  # a float, or a Schedule of floats: by the time a formula runs, `at_round` has made it a float
+
+
+@dataclass(frozen=True)
+class Schedule(ABC):
+    """A number for each round t = 0, 1, 2, ..., starting from `initial`."""
+
+    initial: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ConfigError(
+                    f"{type(self).__name__.lower()} schedule: {field.name} must be above 0, not {value!r}"
+                )
+
+    @abstractmethod
+    def __call__(self, t: int) -> float:
+        """Return the value in round t."""
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same value in every round."""
+
+    def __call__(self, t: int) -> float:
+        """Return `initial`."""
+        return self.initial
+
+
+@dataclass(frozen=True)
+class Step(Schedule):
+    """initial · factor^⌊t / every⌋.
+
+    >>> [Step(1.0, every=2, factor=0.5)(t) for t in range(5)]
+    [1.0, 1.0, 0.5, 0.5, 0.25]
+    """
+
+    every: int
+    factor: float = 0.1
+
+    def __call__(self, t: int) -> float:
+        """Return the value in round t."""
+        return self.initial * self.factor ** (t // self.every)
+
+
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """initial · factor^t."""
+
+    factor: float
+
+    def __call__(self, t: int) -> float:
+        """Return the value in round t."""
+        return self.initial * self.factor**t
+
+
+@dataclass(frozen=True)
+class InverseSqrt(Schedule):
+    """initial / √(t + 1), the rate of the paper's Corollary 1."""
+
+    def __call__(self, t: int) -> float:
+        """Return the value in round t."""
+        return self.initial / math.sqrt(t + 1)
+
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "exponential": Exponential,
+    "inversesqrt": InverseSqrt,
+    "step": Step,
+}
+
+
+def at_round(thing: T, t: int) -> T:
+    """Return `thing` with every schedule inside it replaced by its value in round t."""
+    if isinstance(thing, Schedule):
+        return thing(t)  # type: ignore[return-value]
+    if isinstance(thing, tuple | list):
+        return type(thing)(at_round(part, t) for part in thing)
+    if not is_dataclass(thing) or isinstance(thing, type):
+        return thing
+    changed: dict[str, Any] = {}
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        if (now := at_round(value, t)) is not value and now != value:
+            changed[field.name] = now
+    return replace(thing, **changed) if changed else thing

@@ -1,0 +1,71 @@
+"""What the server keeps, sends and receives: a model and some statistics, all flat vectors of the same length."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """A flat vector of parameters and, by name, flat vectors of statistics.
+
+    Going down it holds the model x_t; coming up, the difference x_t - y that a client's training made. A difference
+    is as large as a model, and its mean keeps the digits that the mean of models would round away.
+    """
+
+    params: Tensor  # (P,)
+    stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,)
+
+    @property
+    def numel(self) -> int:
+        """How many numbers it takes to send this."""
+        return self.params.numel() + sum(stat.numel() for stat in self.stats.values())
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes to send this."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All vectors by name: `params`, then `stats.<name>` in the order of their names."""
+        return {"params": self.params} | {f"stats.{name}": self.stats[name] for name in sorted(self.stats)}
+
+    @classmethod
+    def of_tensors(cls, tensors: Mapping[str, Tensor]) -> "State":
+        """Undo `tensors`."""
+        stats = {name.removeprefix("stats."): t for name, t in tensors.items() if name.startswith("stats.")}
+        return cls(tensors["params"], stats)
+
+    def to(self, dtype: torch.dtype) -> "State":
+        """Round every vector to `dtype`."""
+        return State(self.params.to(dtype), {name: stat.to(dtype) for name, stat in self.stats.items()})
+
+    def not_finite(self) -> str | None:
+        """Name the first vector with a NaN or an infinity in it, if there is one."""
+        for name, tensor in self.tensors().items():
+            if not bool(torch.isfinite(tensor).all()):
+                return name
+        return None
+
+
+class Mean:
+    """A running mean of States in float64, so that memory stays at one model however many clients there are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, state: State) -> None:
+        """Count `state` in."""
+        for name, tensor in state.tensors().items():
+            if self.count == 0:
+                self._sums[name] = tensor.to(torch.float64, copy=True)
+            else:
+                self._sums[name] += tensor
+        self.count += 1
+
+    def value(self) -> State:
+        """Return the mean of what was added, in float64; this object is spent then."""
+        return State.of_tensors({name: total.div_(self.count) for name, total in self._sums.items()})

@@ -1,0 +1,1 @@
+"""What a run costs: bytes and floating point operations."""

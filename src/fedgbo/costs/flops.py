@@ -1,0 +1,65 @@
+"""Floating point operations as the paper counts them (Appendix B).
+
+F is what one sample costs to go forward: a convolution's multiply-adds plus one per output for its bias, a linear
+layer's in x out, a recurrent cell's products plus its elementwise operations. Forward and backward together are 3 F.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+GRU_ELEMENTWISE = 13  # operations per hidden unit, layer and time step besides the products
+
+
+def forward_macs(module: nn.Module, inputs: Tensor) -> int:
+    """Return F of one sample, by running `inputs`, a batch of any size, through the module once."""
+    total = 0
+
+    def count(layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+        nonlocal total
+        total += _COUNTS[type(layer)](layer, args[0], output)
+
+    hooks = [layer.register_forward_hook(count) for layer in module.modules() if type(layer) in _COUNTS]
+    was_training = module.training
+    try:
+        with torch.no_grad():
+            module.eval()(inputs)
+    finally:
+        module.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    return total // len(inputs)
+
+
+def local_update_flops(samples: float, steps: float, macs: int, params: int, step_ops: int) -> float:
+    """N of Appendix B: `samples` gradients of one sample each, and `steps` updates of step_ops · |x| operations."""
+    return samples * 3 * macs + steps * step_ops * params
+
+
+def _conv(layer: Any, inputs: Tensor, output: Tensor) -> int:
+    per_output = layer.in_channels // layer.groups * layer.weight[0, 0].numel() + (layer.bias is not None)
+    return int(output.numel() * per_output)
+
+
+def _linear(layer: Any, inputs: Tensor, output: Tensor) -> int:
+    return int(output.numel() * layer.in_features)
+
+
+def _gru(layer: Any, inputs: Tensor, output: Any) -> int:
+    steps = inputs.shape[0] * inputs.shape[1]  # samples x time, in either order
+    hidden, total, width = layer.hidden_size, 0, layer.input_size
+    for _ in range(layer.num_layers):
+        total += 3 * hidden * (width + hidden) + GRU_ELEMENTWISE * hidden
+        width = hidden
+    return int(steps * total)
+
+
+_COUNTS: dict[type[nn.Module], Callable[[Any, Tensor, Any], int]] = {
+    nn.Conv1d: _conv,
+    nn.Conv2d: _conv,
+    nn.Conv3d: _conv,
+    nn.Linear: _linear,
+    nn.GRU: _gru,
+}

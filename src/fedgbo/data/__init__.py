@@ -1,0 +1,1 @@
+"""Federated data: from arrays and public files to one packed store."""

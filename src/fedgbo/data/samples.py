@@ -1,0 +1,49 @@
+"""Rows of (input, target) that a batch is taken from."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+class Samples(ABC):
+    """Numbered samples. How they are stored is this class's own affair; a batch is a pair of tensors."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many samples there are."""
+
+    @abstractmethod
+    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of `rows`; `rng` is given where samples are to be augmented for training."""
+
+    @abstractmethod
+    def label_range(self) -> tuple[int, int] | None:
+        """Return the smallest and the largest label, or None where targets are not whole numbers."""
+
+
+class TensorSamples(Samples):
+    """Inputs and targets as two tensors in memory."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
+        self.inputs = inputs
+        self.targets = targets
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.targets)
+
+    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return copies of the rows."""
+        index = torch.from_numpy(rows)
+        return self.inputs[index], self.targets[index]
+
+    def label_range(self) -> tuple[int, int] | None:
+        """Return the smallest and the largest label."""
+        kind = self.targets.dtype
+        if kind.is_floating_point or kind.is_complex or kind == torch.bool:
+            return None
+        return int(self.targets.min()), int(self.targets.max())

@@ -1,0 +1,1 @@
+"""Models, built by plain functions."""

@@ -1,0 +1,1 @@
+"""Runs: configuration, the one round loop, recording, checkpoints."""

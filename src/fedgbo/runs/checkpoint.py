@@ -1,0 +1,74 @@
+"""Checkpoints: a server's state in one safetensors file, with the rest as JSON in its header.
+
+One file is renamed into place at once, so state and totals never part. A digest finds damage that the format does not.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from fedgbo.core.errors import RunFolderError
+from fedgbo.core.state import State
+from fedgbo.runs.files import write_atomic
+from fedgbo.runs.record import Ledger
+
+FORMAT = 1
+KEY = "fedgbo"
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Everything needed to go on: the server's state and the totals after some rounds of the run so described."""
+
+    state: State
+    ledger: Ledger
+    about: Mapping[str, Any]  # what the run is: task, algorithm, seed; must be the same to resume
+
+    def save(self, path: Path) -> None:
+        """Write this, whole or not at all."""
+        tensors = {name: tensor.contiguous() for name, tensor in self.state.tensors().items()}
+        header = {
+            "format": FORMAT,
+            "ledger": asdict(self.ledger),
+            "about": dict(self.about),
+            "digest": digest(tensors),
+        }
+        write_atomic(path, to_bytes(tensors, metadata={KEY: json.dumps(header)}))
+
+    @classmethod
+    def load(cls, path: Path) -> "Checkpoint":
+        """Read a checkpoint; raise RunFolderError, naming the file, on anything that is not a whole one of ours."""
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (OSError, safetensors.SafetensorError) as error:
+            raise RunFolderError(f"checkpoint {path} is damaged or no checkpoint: {error}") from error
+        if KEY not in metadata:
+            raise RunFolderError(f"{path} is a safetensors file, but not a fedgbo checkpoint")
+        try:
+            header = json.loads(metadata[KEY])
+            if header["format"] != FORMAT:
+                raise RunFolderError(f"checkpoint {path} has format {header['format']}; this version reads {FORMAT}")
+            if header["digest"] != digest(tensors):
+                raise RunFolderError(f"checkpoint {path} is damaged: its contents do not match its digest")
+            return cls(State.of_tensors(tensors), Ledger(**header["ledger"]), header["about"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"checkpoint {path} is damaged: {error}") from error
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of named tensors: two states with the same digest are the same, bit for bit."""
+    sha = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha.update(tensor.numpy().tobytes())
+    return sha.hexdigest()

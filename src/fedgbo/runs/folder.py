@@ -1,0 +1,178 @@
+"""A run's folder: what it is, what it measured, and checkpoints to go on from.
+
+run.json                  configuration, versions, seed: written once, before the first round
+metrics.jsonl             one record a line
+checkpoints/              the last two, round-00000050.safetensors
+status.json               finished, interrupted or diverged, with the final numbers
+"""
+
+import fcntl
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from fedgbo.core.errors import RunFolderError
+from fedgbo.runs.checkpoint import Checkpoint
+from fedgbo.runs.files import write_atomic
+from fedgbo.runs.record import Record
+
+FORMAT = 1
+KEEP = 2  # checkpoints
+
+
+class RunFolder:
+    """A folder that one process at a time writes a run into."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: TextIOWrapper | None = None
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
+        """Make the folder for a new run; it must not hold anything yet."""
+        folder = cls(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            held = [entry.name for entry in path.iterdir()]
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot make the output folder {path}: {error.strerror}; choose another place"
+            ) from error
+        if "run.json" in held:
+            raise RunFolderError(
+                f"{path} already holds a run; go on with it (fedgbo resume {path}) or choose another folder"
+            )
+        if set(held) - {"lock"}:
+            raise RunFolderError(f"{path} is not empty (it holds {sorted(held)[0]}); choose a new or empty folder")
+        try:
+            folder.lock()
+            (path / "checkpoints").mkdir()
+            about = {"format": FORMAT, "config": dict(config), "versions": versions()}
+            write_atomic(path / "run.json", _json(about))
+        except OSError as error:
+            raise RunFolderError(f"cannot write into {path}: {error.strerror}; choose another place") from error
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """Open the folder of a run that was begun."""
+        folder = cls(path)
+        folder.config()
+        return folder
+
+    def config(self) -> dict[str, Any]:
+        """Return the configuration that the run was begun with."""
+        config = self._read("run.json")["config"]
+        if not isinstance(config, dict):
+            raise RunFolderError(f"{self.path / 'run.json'} is damaged: its config is no table")
+        return config
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions that the run was begun with."""
+        return dict(self._read("run.json").get("versions", {}))
+
+    def status(self) -> dict[str, Any]:
+        """Return how the run ended, or {"status": "running"} if it did not (or was killed)."""
+        return self._read("status.json") if (self.path / "status.json").exists() else {"status": "running"}
+
+    def set_status(self, status: str, **more: Any) -> None:
+        """Write down how the run ended."""
+        write_atomic(self.path / "status.json", _json({"status": status, **more}))
+
+    def lock(self) -> None:
+        """Claim the folder for this process until `close`."""
+        self._lock = (self.path / "lock").open("a")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._lock.close()
+            self._lock = None
+            raise RunFolderError(f"{self.path} is in use by another process; wait for it or stop it") from error
+
+    def close(self) -> None:
+        """Give the folder free."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def append(self, record: Record) -> None:
+        """Write a record down."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(record.line())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def records(self) -> list[Record]:
+        """Return all whole records; a last line that was cut off by a crash is left out."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        *lines, _cut_off = path.read_text(encoding="utf-8").split("\n")
+        records = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(Record.of_line(line))
+            except (ValueError, RunFolderError) as error:
+                raise RunFolderError(f"{path}, line {number} is damaged: {error}") from error
+        return records
+
+    def rewind(self, last_round: int) -> list[Record]:
+        """Drop the records after `last_round`, which will be made again; return the others."""
+        kept = [record for record in self.records() if record.round <= last_round]
+        write_atomic(self.path / "metrics.jsonl", "".join(record.line() for record in kept).encode())
+        return kept
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, then drop all but the last ones."""
+        checkpoint.save(self.path / "checkpoints" / f"round-{checkpoint.ledger.round:08d}.safetensors")
+        for old in self.checkpoints()[:-KEEP]:
+            old.unlink(missing_ok=True)
+
+    def checkpoints(self) -> list[Path]:
+        """Return the checkpoints' files, oldest first."""
+        return sorted((self.path / "checkpoints").glob("round-*.safetensors"))
+
+    def latest(self) -> tuple[Checkpoint | None, list[str]]:
+        """Return the newest checkpoint that can be read, and what was wrong with newer ones."""
+        problems: list[str] = []
+        for path in reversed(self.checkpoints()):
+            try:
+                return Checkpoint.load(path), problems
+            except RunFolderError as error:
+                problems.append(str(error))
+        if problems:
+            raise RunFolderError("; ".join(problems) + "; no older checkpoint is left: start the run anew")
+        return None, []
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = self.path / name
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise RunFolderError(f"{self.path} is not a run folder: it has no {name}") from error
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{path} cannot be read: {error}") from error
+        if not isinstance(content, dict):
+            raise RunFolderError(f"{path} is damaged: it holds no table")
+        return content
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what a result may depend on."""
+    found = {"python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
+    for package in ("fedgbo", "torch", "numpy"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()

@@ -1,0 +1,280 @@
+"""The one round loop."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.checks import whole
+from fedgbo.core.errors import ConfigError, DivergenceError, RunFolderError
+from fedgbo.core.random import check_seed, stream
+from fedgbo.core.schedule import at_round
+from fedgbo.core.state import State
+from fedgbo.costs.flops import forward_macs, local_update_flops
+from fedgbo.engines.serial import CohortResult, SerialEngine
+from fedgbo.runs.checkpoint import Checkpoint
+from fedgbo.runs.describe import describe
+from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.record import Ledger, Record
+from fedgbo.runs.result import Result
+from fedgbo.runs.steps import LocalSteps, check_local_steps, steps_of
+from fedgbo.tasks.task import Task
+
+CHECKPOINT_SECONDS = 30.0  # at the latest; besides, each evaluation is followed by one
+ADVICE = "try a smaller lr, fewer local steps or, for RMSProp and Adam, a larger eps"
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """How far a run has come; what callbacks get after every round."""
+
+    state: State
+    ledger: Ledger
+    rounds: int  # that the run will have in all
+    record: Record | None = None  # of this round, if it was evaluated
+
+
+Callback = Callable[[Progress], bool | None]
+
+
+def run(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    *,
+    rounds: int,
+    local_steps: LocalSteps = 10,
+    seed: int = 0,
+    initial_params: Tensor | None = None,
+    eval_every: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | Path | None = None,
+    resume: bool = False,
+    config: Mapping[str, Any] | None = None,
+) -> Result:
+    """Train `task` with `algorithm` and return the result.
+
+    `local_steps` is K: a number, a list with one for each client, a schedule over rounds, or a function of
+    (round, client). `initial_params` is a flat vector in the order of `model.parameters()`. The test set is evaluated
+    every `eval_every` rounds (by default 100 times a run) and at the end. Each callback gets a Progress after every
+    round, and stops the run by returning True.
+
+    With `out`, the run is kept in that folder; `resume=True` goes on with what the folder holds, bit for bit as if it
+    had never stopped. `config` is what the folder's run.json says of the run, by default a description of the objects.
+    """
+    whole("rounds", rounds)
+    eval_every = max(1, rounds // 100) if eval_every is None else eval_every
+    whole("eval_every", eval_every)
+    check_seed(seed)
+    check_local_steps(local_steps, task.data.clients)
+    if not isinstance(algorithm, FederatedAlgorithm):
+        raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
+
+    with _reproducible():
+        engine = SerialEngine(task, algorithm, seed)
+        params = _initial_params(engine, initial_params)
+        about = _about(task, algorithm, local_steps, seed, params)
+        begin = Progress(algorithm.init(params), Ledger(), rounds)
+        if out is None:
+            return _Loop(engine, algorithm, local_steps, eval_every, callbacks, None, about).go(begin, [])
+        full_config = {**about, "rounds": rounds, "eval_every": eval_every} if config is None else config
+        folder, history = _open(Path(out), resume, full_config), []
+        try:
+            if resume and (checkpoint := _checkpoint(folder, about)) is not None:
+                history = folder.rewind(checkpoint.ledger.round)
+                begin = Progress(checkpoint.state, checkpoint.ledger, rounds)
+            elif resume:
+                folder.rewind(-1)
+            loop = _Loop(engine, algorithm, local_steps, eval_every, callbacks, folder, about)
+            return loop.go(begin, history)
+        finally:
+            folder.close()
+
+
+@dataclass(eq=False)
+class _Loop:
+    engine: SerialEngine
+    algorithm: FederatedAlgorithm
+    local_steps: LocalSteps
+    eval_every: int
+    callbacks: Sequence[Callback]
+    folder: RunFolder | None
+    about: Mapping[str, Any]
+
+    def go(self, progress: Progress, history: list[Record]) -> Result:
+        """Run the rounds that are left."""
+        task = self.engine.task
+        self.macs = forward_macs(self.engine.model.module, self.engine.sample)
+        saved_at = time.monotonic()
+        try:
+            if not history:
+                progress = self._evaluated(progress)
+            stop = self._tell(progress, history)
+            while progress.ledger.round < progress.rounds and not stop:
+                progress = self._round(progress)
+                due = progress.ledger.round % self.eval_every == 0 or progress.ledger.round == progress.rounds
+                if due:
+                    progress = self._evaluated(progress)
+                stop = self._tell(progress, history)
+                if due or time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+                    self._save(progress)
+                    saved_at = time.monotonic()
+        except KeyboardInterrupt:
+            self._end(progress, "interrupted")
+            raise
+        except DivergenceError as error:
+            self._end(progress, "diverged", reason=str(error))
+            raise
+        if not history or history[-1].round != progress.ledger.round:  # a callback stopped between evaluations
+            progress = self._evaluated(progress)
+            self._tell(progress, history, callbacks=())
+        finished = progress.ledger.round >= progress.rounds
+        self._end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
+        return Result(task, progress.state, history)
+
+    def _round(self, progress: Progress) -> Progress:
+        """One round: sample, broadcast, train, average, update."""
+        began, t, server = time.perf_counter(), progress.ledger.round, progress.state
+        task, algorithm = self.engine.task, at_round(self.algorithm, t)
+        cohort = sample(task.data.clients, task.cohort_size, self.engine.seed, t)
+        steps = steps_of(self.local_steps, cohort, t)
+        result = self.engine.train(algorithm, algorithm.broadcast(server), cohort, steps, t)
+        server = algorithm.server_update(server, result.mean, result.steps).to(server.params.dtype)
+        if (name := server.not_finite()) is not None:
+            raise DivergenceError(f"{name} is no longer finite after round {t + 1}; {ADVICE}")
+        ledger = self._booked(progress.ledger, result, algorithm.step_ops, sum(steps), time.perf_counter() - began)
+        return Progress(server, ledger, progress.rounds)
+
+    def _booked(self, ledger: Ledger, result: CohortResult, step_ops: int, steps: int, seconds: float) -> Ledger:
+        params = self.engine.model.params.numel()
+        return replace(
+            ledger,
+            round=ledger.round + 1,
+            download_bytes=ledger.download_bytes + result.download_bytes,
+            upload_bytes=ledger.upload_bytes + result.upload_bytes,
+            flops=ledger.flops + local_update_flops(result.samples, steps, self.macs, params, step_ops),
+            seconds=ledger.seconds + seconds,
+            loss_sum=ledger.loss_sum + result.loss,
+            loss_rounds=ledger.loss_rounds + 1,
+        )
+
+    def _evaluated(self, progress: Progress) -> Progress:
+        """Add a record of the test scores."""
+        began, ledger = time.perf_counter(), progress.ledger
+        scores = self.engine.evaluate(progress.state.params)
+        if not torch.isfinite(torch.tensor(scores["loss"])):
+            raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}; {ADVICE}")
+        train_loss = ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None
+        seconds = ledger.seconds + time.perf_counter() - began
+        ledger = replace(ledger, seconds=seconds, loss_sum=0.0, loss_rounds=0)
+        record = Record(
+            round=ledger.round,
+            loss=scores["loss"],
+            accuracy=scores.get("accuracy"),
+            train_loss=train_loss,
+            download_bytes=ledger.download_bytes,
+            upload_bytes=ledger.upload_bytes,
+            flops=ledger.flops,
+            seconds=seconds,
+        )
+        return replace(progress, ledger=ledger, record=record)
+
+    def _tell(self, progress: Progress, history: list[Record], callbacks: Sequence[Callback] | None = None) -> bool:
+        """Write the record down, tell the callbacks, and return whether one of them wants to stop."""
+        if progress.record is not None:
+            history.append(progress.record)
+            if self.folder is not None:
+                self.folder.append(progress.record)
+        wishes = [callback(progress) for callback in (self.callbacks if callbacks is None else callbacks)]
+        return any(wishes)
+
+    def _save(self, progress: Progress) -> None:
+        if self.folder is not None:
+            self.folder.save(Checkpoint(progress.state, progress.ledger, self.about))
+
+    def _end(self, progress: Progress, status: str, **more: Any) -> None:
+        self._save(progress)
+        if self.folder is not None:
+            self.folder.set_status(status, round=progress.ledger.round, rounds=progress.rounds, **more)
+
+
+def sample(clients: int, cohort_size: int, seed: int, t: int) -> list[int]:
+    """Return round t's clients: uniform, without replacement, in ascending order."""
+    drawn = stream(seed, "cohort", t).choice(clients, cohort_size, replace=False)
+    return sorted(int(client) for client in drawn)
+
+
+@contextmanager
+def _reproducible() -> Iterator[None]:
+    """One thread for each operation, so that bits do not depend on the machine's cores; torch's own seed kept."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _initial_params(engine: SerialEngine, given: Tensor | None) -> Tensor:
+    own = engine.initial_params
+    if given is None:
+        return own
+    params = torch.as_tensor(given).detach().to("cpu", own.dtype, copy=True)
+    if params.shape != own.shape:
+        raise ConfigError(
+            f"initial_params must be a flat vector of {own.numel()} numbers, in the order of model.parameters(), "
+            f"not of shape {tuple(params.shape)}"
+        )
+    if not bool(torch.isfinite(params).all()):
+        raise ConfigError("initial_params has a NaN or an infinity")
+    return params
+
+
+def _about(
+    task: Task, algorithm: FederatedAlgorithm, local_steps: LocalSteps, seed: int, params: Tensor
+) -> dict[str, Any]:
+    """Return what must be the same for a run to be resumed."""
+    return {
+        "task": {
+            "name": task.name,
+            "clients": task.data.clients,
+            "samples": len(task.data.train),
+            "clients_per_round": task.cohort_size,
+            "batch_size": task.batch_size,
+            "parameters": params.numel(),
+        },
+        "algorithm": describe(algorithm),
+        "local_steps": describe(local_steps),
+        "seed": int(seed),
+        "initial_params": sha256(params.numpy().tobytes()).hexdigest(),
+    }
+
+
+def _open(path: Path, resume: bool, config: Mapping[str, Any]) -> RunFolder:
+    if not resume:
+        return RunFolder.create(path, config)
+    folder = RunFolder.open(path)
+    folder.lock()
+    return folder
+
+
+def _checkpoint(folder: RunFolder, about: Mapping[str, Any]) -> Checkpoint | None:
+    """Return the newest checkpoint, if it is of this very run."""
+    checkpoint, _ = folder.latest()
+    if checkpoint is None:
+        return None
+    for key, ours in about.items():
+        theirs = checkpoint.about.get(key)
+        if theirs != ours:
+            raise RunFolderError(
+                f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
+                "resume it with the settings it was begun with, or choose another folder"
+            )
+    return checkpoint

@@ -1,0 +1,47 @@
+"""What is written down of a run: totals that grow round by round, and a record at each evaluation."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from fedgbo.core.errors import RunFolderError
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Totals over all clients and rounds so far."""
+
+    round: int = 0
+    download_bytes: int = 0
+    upload_bytes: int = 0
+    flops: float = 0.0  # as the paper counts them
+    seconds: float = 0.0  # of training and evaluation, without pauses between a stop and a resume
+    loss_sum: float = 0.0  # of the rounds since the last record
+    loss_rounds: int = 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """One evaluation: the scores after a number of rounds, and what it cost to get there."""
+
+    round: int
+    loss: float  # on the test set
+    accuracy: float | None  # on the test set; None where the task has no metric
+    train_loss: float | None  # mean over clients, steps and rounds since the last record; None before the first round
+    download_bytes: int
+    upload_bytes: int
+    flops: float
+    seconds: float
+
+    def line(self) -> str:
+        """Return this as a line of JSON."""
+        return json.dumps(asdict(self), allow_nan=False) + "\n"
+
+    @classmethod
+    def of_line(cls, line: str) -> "Record":
+        """Undo `line`; keys that a later version may have added are passed over."""
+        content: dict[str, Any] = json.loads(line)
+        try:
+            return cls(**{field.name: content[field.name] for field in fields(cls)})
+        except KeyError as error:
+            raise RunFolderError(f"a metrics record lacks {error}") from error

@@ -1,0 +1,37 @@
+"""K, the number of local steps: the same for all, one for each client, or a function of the round."""
+
+from collections.abc import Callable, Sequence
+
+from fedgbo.core.checks import whole
+from fedgbo.core.errors import ConfigError
+from fedgbo.core.schedule import Schedule
+
+LocalSteps = int | Sequence[int] | Schedule | Callable[[int, int], int]
+"""A number; a list with one for each client; a schedule over rounds; or a function of (round, client)."""
+
+
+def check_local_steps(local_steps: LocalSteps, clients: int) -> None:
+    """Raise on what can be seen to be wrong before the first round."""
+    if isinstance(local_steps, Sequence) and not isinstance(local_steps, str):
+        if len(local_steps) != clients:
+            raise ConfigError(f"local_steps has {len(local_steps)} numbers, but there are {clients} clients")
+        for client, k in enumerate(local_steps):
+            whole(f"local_steps[{client}]", k)
+    elif not callable(local_steps):
+        whole("local_steps", local_steps)
+
+
+def steps_of(local_steps: LocalSteps, cohort: Sequence[int], t: int) -> list[int]:
+    """Return K for each client of round t's cohort.
+
+    >>> steps_of([1, 2, 3], cohort=[0, 2], t=0)
+    [1, 3]
+    """
+    if isinstance(local_steps, Schedule):
+        return [max(1, round(local_steps(t)))] * len(cohort)
+    if callable(local_steps):
+        steps = [local_steps(t, client) for client in cohort]
+        for client, k in zip(cohort, steps, strict=True):
+            whole(f"local_steps({t}, {client})", k)
+        return steps
+    return [local_steps[c] for c in cohort] if isinstance(local_steps, Sequence) else [local_steps] * len(cohort)
