@@ -1,4 +1,4 @@
-"""The packed store: a folder of contiguous arrays that are memory-mapped, and a small JSON file that says what they are.
+"""The packed store: a folder of contiguous, memory-mapped arrays, and a small JSON file that says what they are.
 
 store.json     format, task, meta, and each array's type and shape
 <name>.npy     one array each

@@ -107,7 +107,7 @@ class SimulatedClient(Client):
         self._augment = stream(engine.seed, "augment", t, client)
         self._batches = minibatches(self._size, engine.task.batch_size, stream(engine.seed, "batches", t, client))
         self._losses: list[Tensor] = []
-        torch.manual_seed(torch_seed(engine.seed, "dropout", t, client))
+        torch.default_generator.manual_seed(torch_seed(engine.seed, "dropout", t, client))
 
     def gradient(self, params: Tensor) -> Tensor:
         """Return the gradient at `params` on the next minibatch."""

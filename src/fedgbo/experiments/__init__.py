@@ -1,0 +1,1 @@
+"""Experiments: presets, comparisons, the paper's tables and figures."""
