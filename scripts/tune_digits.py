@@ -43,9 +43,7 @@ def settings(pair: tuple[str, str]) -> list[dict[str, float]]:
     """Return the 16 settings that a pair tries."""
     box = BOXES[pair]
     points = qmc.Sobol(len(box), rng=0).random(TRIALS)
-    return [
-        {key: _scaled(key, box[key], u, pair) for key, u in zip(box, point, strict=True)} for point in points
-    ]
+    return [{key: _scaled(key, box[key], u, pair) for key, u in zip(box, point, strict=True)} for point in points]
 
 
 def _scaled(key: str, bounds: tuple[float, float], u: float, pair: tuple[str, str]) -> float:

@@ -33,6 +33,9 @@ class DivergenceError(FedGBOError, ArithmeticError):
 
     exit_code = 5
 
+    def __str__(self) -> str:
+        return f"{super().__str__()}; try a smaller lr, fewer local steps or, for RMSProp and Adam, a larger eps"
+
 
 class MissingExtraError(FedGBOError, ImportError):
     """An optional dependency that is not installed."""

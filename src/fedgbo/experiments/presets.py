@@ -81,7 +81,9 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
         elif key in parameters(made) and key not in slots:
             table[key] = value
         else:
-            raise ConfigError(f"{algorithm} with {table[server]['name']} takes no {key}; " + _accepted(table, made, slots))
+            raise ConfigError(
+                f"{algorithm} with {table[server]['name']} takes no {key}; " + _accepted(table, made, slots)
+            )
     return table
 
 

@@ -28,7 +28,6 @@ from fedgbo.runs.steps import LocalSteps, check_local_steps, steps_of
 from fedgbo.tasks.task import Task
 
 CHECKPOINT_SECONDS = 30.0  # at the latest; besides, each evaluation is followed by one
-ADVICE = "try a smaller lr, fewer local steps or, for RMSProp and Adam, a larger eps"
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +146,7 @@ class _Loop:
         result = self.engine.train(algorithm, algorithm.broadcast(server), cohort, steps, t)
         server = algorithm.server_update(server, result.mean, result.steps).to(server.params.dtype)
         if (name := server.not_finite()) is not None:
-            raise DivergenceError(f"{name} is no longer finite after round {t + 1}; {ADVICE}")
+            raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
         ledger = self._booked(progress.ledger, result, algorithm.step_ops, sum(steps), time.perf_counter() - began)
         return Progress(server, ledger, progress.rounds)
 
@@ -169,7 +168,7 @@ class _Loop:
         began, ledger = time.perf_counter(), progress.ledger
         scores = self.engine.evaluate(progress.state.params)
         if not torch.isfinite(torch.tensor(scores["loss"])):
-            raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}; {ADVICE}")
+            raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}")
         train_loss = ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None
         seconds = ledger.seconds + time.perf_counter() - began
         ledger = replace(ledger, seconds=seconds, loss_sum=0.0, loss_rounds=0)

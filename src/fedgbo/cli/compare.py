@@ -1,0 +1,151 @@
+"""`fedgbo compare`."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from fedgbo.cli.console import clean_errors, err, out, quantity
+from fedgbo.cli.progress import many_runs
+from fedgbo.core.checks import whole
+from fedgbo.core.errors import MissingExtraError, RunFolderError
+from fedgbo.experiments.compare import claim, jobs_of, plan
+from fedgbo.experiments.jobs import run_jobs
+from fedgbo.reports.chart import accuracy_chart, save_chart
+from fedgbo.reports.load import Group, group_runs, load_run
+from fedgbo.reports.summary import Effort, Row, summarise
+from fedgbo.runs.files import write_atomic
+
+
+def compare(
+    algorithms: Annotated[
+        list[str] | None,
+        typer.Argument(help="Names, name:optimiser (fedgbo:adam), my_file.py:Class, or all. [default: all]"),
+    ] = None,
+    task: Annotated[str, typer.Option(help="A task's name, or my_file.py:function.")] = "digits",
+    optimiser: Annotated[str | None, typer.Option(help="For the algorithms that take one. [default: sgdm]")] = None,
+    seeds: Annotated[int, typer.Option(help="Seeds 0, 1, ... for each algorithm.")] = 3,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds. [default: 100]")] = None,
+    local_steps: Annotated[int | None, typer.Option(help="K, local steps of a client. [default: 10]")] = None,
+    eval_every: Annotated[int | None, typer.Option(help="Rounds between evaluations.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Tuned settings to start from, or none.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The same clients' learning rate for all.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at the same time. [default: the cores]")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the comparison. [default: runs/compare-<task>-<time>]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Run several algorithms on the same seeds and compare them as the paper's Table 4 does.
+
+    Stop it at any time and repeat the command with the same --out: what is finished is not run again.
+    """
+    with clean_errors():
+        shared = {
+            "task": task, "optimiser": optimiser, "rounds": rounds, "local_steps": local_steps,
+            "eval_every": eval_every, "preset": preset, "lr": lr,
+        }  # fmt: skip
+        began, quiet = time.monotonic(), quiet or as_json
+        configs, notes = plan(algorithms or ["all"], seeds, shared)
+        configs[0].build_task()
+        workers = len(os.sched_getaffinity(0)) if jobs is None else jobs
+        whole("jobs", workers)
+        folder = to or Path("runs") / f"compare-{task.rpartition(':')[2]}-{time.strftime('%Y%m%d-%H%M%S')}"
+        todo = jobs_of(configs, folder)
+        claim(folder, configs)
+        if not quiet:
+            err.print(*notes, f"{len(todo)} runs, {workers} at a time, into {folder}", sep="\n")
+        try:
+            with many_runs(todo, quiet) as tell:
+                failed = run_jobs(todo, workers, tell)
+        except KeyboardInterrupt:
+            err.print(f"stopped; go on by the same command with --out {folder}")
+            sys.exit(130)
+        loaded = [load_run(job.out) for number, job in enumerate(todo) if number not in failed]
+        if not loaded:
+            raise RunFolderError(f"no run finished: {next(iter(failed.values()))}")
+        _report(group_runs(loaded), folder, task, as_json, time.monotonic() - began)
+        for number, reason in failed.items():
+            err.print(f"[bold red]left out:[/] {todo[number].out.name}: {reason}")
+        if failed:
+            sys.exit(1)
+
+
+def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, seconds: float) -> None:
+    rows = summarise(groups)
+    content = json.dumps([asdict(row) for row in rows], indent=2)
+    write_atomic(folder / "table.json", (content + "\n").encode())
+    try:
+        files = save_chart(accuracy_chart(groups, f"{task}: test accuracy"), folder / "accuracy")
+    except MissingExtraError as error:
+        files = []
+        err.print(str(error))
+    if as_json:
+        out.print_json(content)
+        return
+    out.print(_table(rows, task))
+    for line in _conclusion(rows):
+        out.print(line)
+    out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}")
+    for file in files:
+        out.print(f"picture  {file}")
+    out.print(f"runs     {folder / 'runs'}")
+
+
+def _table(rows: Sequence[Row], task: str) -> Table:
+    baseline = next((row for row in rows if row.label == "fedavg"), None)
+    title = f"{task}: best accuracy, and what it took on all clients together"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("algorithm")
+    table.add_column("best accuracy")
+    for name in ("rounds", "upload", "FLOPs"):
+        table.add_column(name, justify="right")
+    if baseline:
+        table.add_column("match FedAvg: rounds", justify="right")
+        for name in ("upload", "FLOPs", "fewer rounds"):
+            table.add_column(name, justify="right")
+    highest = max(row.accuracy for row in rows)
+    for row in rows:
+        interval = "" if row.interval is None else f" ± {100 * row.interval:.1f}"
+        cells = [row.label, f"{100 * row.accuracy:.1f}{interval} %", *_cells(row.best)]
+        if baseline:
+            ratio = f"{baseline.best.round / row.match.round:.1f}x" if row.match and row is not baseline else "-"
+            cells += [*_cells(row.match if row is not baseline else None), ratio]
+        table.add_row(*cells, style="bold" if row.accuracy == highest else "")
+    return table
+
+
+def _cells(effort: Effort | None) -> list[str]:
+    if effort is None:
+        return ["-", "-", "-"]
+    return [str(effort.round), quantity(effort.upload_bytes, "B", 1024), quantity(effort.flops, "")]
+
+
+def _conclusion(rows: Sequence[Row]) -> list[str]:
+    """Say what was measured of FedGBO against FedAvg."""
+    baseline = next((row for row in rows if row.label == "fedavg"), None)
+    ours = [row for row in rows if row.label.startswith("fedgbo")]
+    if baseline is None or not ours:
+        return []
+    lines = []
+    best = f"FedAvg's best accuracy ({baseline.accuracy:.1%}, round {baseline.best.round})"
+    for row in ours:
+        if row.match is None:
+            lines.append(f"{row.label} did not reach {best}.")
+        else:
+            ratio = baseline.best.round / row.match.round
+            upload = baseline.best.upload_bytes / row.match.upload_bytes
+            lines.append(
+                f"{row.label} reached {best} at round {row.match.round}: "
+                f"{ratio:.1f}x fewer rounds, {upload:.1f}x less upload."
+            )
+    return lines

@@ -1,0 +1,40 @@
+"""Where output goes: results on standard output, everything that passes by on standard error."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+from fedgbo.core.errors import FedGBOError
+
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def clean_errors() -> Iterator[None]:
+    """Turn our own errors into a message and an exit code; others keep their traceback."""
+    try:
+        yield
+    except FedGBOError as error:
+        err.print(f"[bold red]error:[/] {_escaped(str(error))}")
+        sys.exit(error.exit_code)
+
+
+def quantity(value: float, unit: str, base: int = 1000) -> str:
+    """Return a number with a prefix.
+
+    >>> quantity(1536, "B", base=1024), quantity(2.5e9, "FLOP"), quantity(12, "B", base=1024)
+    ('1.50 KiB', '2.50 GFLOP', '12 B')
+    """
+    prefixes = ["", "Ki", "Mi", "Gi", "Ti"] if base == 1024 else ["", "k", "M", "G", "T", "P"]
+    i = 0
+    while value >= base and i < len(prefixes) - 1:
+        value, i = value / base, i + 1
+    number = f"{value:.0f}" if i == 0 else f"{value:.3g}" if value >= 100 else f"{value:#.3g}"
+    return f"{number} {prefixes[i]}{unit}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")

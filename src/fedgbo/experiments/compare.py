@@ -1,0 +1,76 @@
+"""Several algorithms, each on the same seeds: what `fedgbo compare` runs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedgbo.core.checks import whole
+from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.experiments.jobs import Job
+from fedgbo.experiments.request import read_request
+from fedgbo.runs.config import RunConfig
+from fedgbo.runs.files import write_atomic
+
+EVERYTHING = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "mimexlite", "fedgbo")
+
+
+def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tuple[list[RunConfig], list[str]]:
+    """Return the runs, algorithm by algorithm, and what presets filled in.
+
+    An algorithm is a name, or name:optimiser ("fedgbo:adam"), or path/to/file.py:Class.
+    """
+    whole("seeds", seeds)
+    if not algorithms:
+        raise ConfigError(f"name the algorithms to compare, or all ({', '.join(EVERYTHING)})")
+    configs, notes = [], []
+    for entry in EVERYTHING if list(algorithms) == ["all"] else algorithms:
+        name, optimiser = _parse(entry)
+        flags = {**shared, "algorithm": name, "optimiser": optimiser}
+        if optimiser is None and name in ("fedavg", "fedprox", "fedmax"):
+            flags["optimiser"] = "sgd"
+        elif optimiser is None:
+            flags["optimiser"] = shared.get("optimiser")
+        config, note = read_request(None, flags, ()).resolve()
+        if note:
+            notes.append(f"{config.label}: {note}")
+        configs += [config.model_copy(update={"seed": seed}).complete() for seed in range(seeds)]
+    return configs, notes
+
+
+def jobs_of(configs: Sequence[RunConfig], out: Path) -> list[Job]:
+    """Give each run its folder."""
+    jobs = [Job(config, out / "runs" / f"{config.label}-seed{config.seed}") for config in configs]
+    folders = [job.out for job in jobs]
+    twice = next((folder.name for folder in folders if folders.count(folder) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{twice.rpartition('-')[0]} is named twice; name each algorithm once")
+    return jobs
+
+
+def claim(out: Path, configs: Sequence[RunConfig]) -> bool:
+    """Make the comparison's folder, or return True if it holds this very comparison already."""
+    plan_file = out / "compare.json"
+    content = json.dumps([config.model_dump() for config in configs], indent=2) + "\n"
+    try:
+        if plan_file.exists():
+            if plan_file.read_text(encoding="utf-8") == content:
+                return True
+            raise RunFolderError(
+                f"{out} holds another comparison; choose another folder, or repeat that one's settings"
+            )
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            raise RunFolderError(f"{out} is not empty; choose a new or empty folder")
+        write_atomic(plan_file, content.encode())
+        (out / "runs").mkdir()
+    except OSError as error:
+        raise RunFolderError(f"cannot write into {out}: {error.strerror}; choose another place") from error
+    return False
+
+
+def _parse(entry: str) -> tuple[str, str | None]:
+    if ".py:" in entry:
+        return entry, None
+    name, _, optimiser = entry.partition(":")
+    return name.lower(), optimiser.lower() or None

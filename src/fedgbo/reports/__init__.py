@@ -1,0 +1,1 @@
+"""Reports: read run folders, compute, draw; never train."""

@@ -1,0 +1,76 @@
+"""A run as plain data: what run.json holds, and all that is needed to do the run again."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.errors import ConfigError
+from fedgbo.runs.describe import build, describe
+from fedgbo.runs.steps import LocalSteps
+from fedgbo.tasks.task import Task
+
+Table = dict[str, Any]
+
+
+class RunConfig(BaseModel):
+    """One run. `task` and `algorithm` are tables as in `fedgbo.runs.describe`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    task: Table
+    algorithm: Table
+    rounds: int
+    local_steps: int | list[int] | Table = 10
+    seed: int = 0
+    eval_every: int | None = None
+    clients_per_round: int | Literal["all"] | None = None  # None: as the task has it
+    batch_size: int | Literal["full"] | None = None  # None: as the task has it
+
+    def build_task(self) -> Task:
+        """Build the task, with this run's clients per round and batch size."""
+        task = build("task", self.task)
+        if not isinstance(task, Task):
+            raise ConfigError(f"task {self.task['name']} must return a fedgbo.Task, not {type(task).__name__}")
+        changes: dict[str, Any] = {}
+        if self.clients_per_round is not None:
+            changes["clients_per_round"] = None if self.clients_per_round == "all" else self.clients_per_round
+        if self.batch_size is not None:
+            changes["batch_size"] = None if self.batch_size == "full" else self.batch_size
+        return replace(task, **changes)
+
+    def build_algorithm(self) -> FederatedAlgorithm:
+        """Build the algorithm."""
+        algorithm = build("algorithm", self.algorithm)
+        if not isinstance(algorithm, FederatedAlgorithm):
+            raise ConfigError(f"algorithm {self.algorithm['name']} must be a fedgbo.FederatedAlgorithm")
+        return algorithm
+
+    def build_local_steps(self) -> LocalSteps:
+        """Build K."""
+        steps: LocalSteps = (
+            build("schedule", self.local_steps) if isinstance(self.local_steps, dict) else self.local_steps
+        )
+        return steps
+
+    def complete(self) -> "RunConfig":
+        """Return this with every default written out and every file of the user's named by its full path."""
+        task = dict(self.task)
+        if ":" in task["name"]:
+            file, _, name = task["name"].rpartition(":")
+            task["name"] = f"{Path(file).expanduser().resolve()}:{name}"
+        return self.model_copy(update={"task": task, "algorithm": describe(self.build_algorithm())})
+
+    @property
+    def label(self) -> str:
+        """A short name: the algorithm, and its optimiser unless that is plain SGD."""
+        algorithm = self.algorithm
+        optimiser = algorithm.get("server") or algorithm.get("optimiser") or {}
+        parts = [_short(algorithm["name"]), _short(optimiser.get("name", "sgd"))]
+        return "-".join(part for part in parts if part != "sgd")
+
+
+def _short(name: str) -> str:
+    return name.rpartition(":")[2].lower()

@@ -1,0 +1,40 @@
+"""Small tasks that many tests share."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedgbo
+
+os.environ.setdefault("COLUMNS", "120")
+
+
+def make_task(
+    clients=4, samples=12, features=3, classes=2, *, batch_size=None, clients_per_round=None, model=None, seed=0, dtype=None
+):
+    """A task small enough to compute by hand or by a slow reference."""
+    rng = np.random.default_rng(seed)
+
+    def draw(n):
+        return rng.normal(size=(n, features)), rng.integers(0, classes, n)
+
+    data = fedgbo.FederatedData.from_clients(train=[draw(samples) for _ in range(clients)], test=draw(20))
+
+    def build():
+        net = nn.Sequential(nn.Linear(features, 4), nn.Tanh(), nn.Linear(4, classes))
+        return net.to(dtype) if dtype else net
+
+    return fedgbo.Task("small", data, model or build, clients_per_round, batch_size)
+
+
+@pytest.fixture
+def task():
+    return make_task()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)

@@ -1,0 +1,30 @@
+import torch
+
+from fedgbo.core.state import Mean, State
+
+
+def test_sizes_are_what_it_takes_to_send():
+    state = State(torch.zeros(5), {"m": torch.zeros(5), "v": torch.zeros(5)})
+    assert state.numel == 15
+    assert state.nbytes == 60
+
+
+def test_tensors_and_back():
+    state = State(torch.arange(3.0), {"v": torch.ones(3), "m": torch.zeros(3)})
+    assert list(state.tensors()) == ["params", "stats.m", "stats.v"]
+    back = State.of_tensors(state.tensors())
+    assert torch.equal(back.params, state.params)
+    assert torch.equal(back.stats["v"], state.stats["v"])
+
+
+def test_not_finite_names_the_vector():
+    bad = torch.tensor([1.0, float("nan")])
+    assert State(torch.zeros(2)).not_finite() is None
+    assert State(torch.zeros(2), {"m": bad}).not_finite() == "stats.m"
+
+
+def test_mean_is_float64_and_keeps_what_float32_would_lose():
+    mean = Mean()
+    for value in (1e8, 1.0, -1e8):
+        mean.add(State(torch.tensor([value], dtype=torch.float32)))
+    assert mean.value().params.item() == 1.0 / 3
