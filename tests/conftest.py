@@ -13,7 +13,16 @@ os.environ.setdefault("COLUMNS", "120")
 
 
 def make_task(
-    clients=4, samples=12, features=3, classes=2, *, batch_size=None, clients_per_round=None, model=None, seed=0, dtype=None
+    clients=4,
+    samples=12,
+    features=3,
+    classes=2,
+    *,
+    batch_size=None,
+    clients_per_round=None,
+    model=None,
+    seed=0,
+    dtype=None,
 ):
     """A task small enough to compute by hand or by a slow reference."""
     rng = np.random.default_rng(seed)

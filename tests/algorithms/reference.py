@@ -51,7 +51,7 @@ class Rule:
 
     def moving(self, p, g, s):
         s = self.t(g, s)
-        top = s["m"] if "m" in s else g
+        top = s.get("m", g)
         return p - (self.lr * top / (s["v"].sqrt() + self.eps) if "v" in s else self.lr * top), s
 
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.conftest import make_task
 from torch import nn
 
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.engines.serial import SerialEngine
+from tests.conftest import make_task
 
 SGD = fedgbo.SGD(lr=0.2)
 MINIBATCHES = make_task(batch_size=5, clients_per_round=3, dtype=torch.float64)

@@ -1,12 +1,14 @@
 """Every algorithm with every optimiser against the slow reference: parameters and statistics after several rounds."""
 
+from itertools import pairwise
+
 import pytest
 import torch
-from tests.algorithms.reference import Rule, train
-from tests.conftest import make_task
 
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
+from tests.algorithms.reference import Rule, train
+from tests.conftest import make_task
 
 SETTINGS = {
     "sgdm": {"lr": 0.3, "beta": 0.9},
@@ -38,11 +40,15 @@ def both(case, dtype):
     shapes = [p.shape for p in model.parameters()]
     pieces = start.double().split([shape.numel() for shape in shapes])
     data, offsets = task.data, task.data.offsets
-    clients = [
-        (data.train.inputs[a:b].double(), data.train.targets[a:b]) for a, b in zip(offsets[:-1], offsets[1:], strict=True)
-    ]
+    clients = [(data.train.inputs[a:b].double(), data.train.targets[a:b]) for a, b in pairwise(offsets)]
     x, s = train(
-        case.split()[0], model, [p.view(sh) for p, sh in zip(pieces, shapes, strict=True)], clients, ROUNDS, K, **reference
+        case.split()[0],
+        model,
+        [p.view(sh) for p, sh in zip(pieces, shapes, strict=True)],
+        clients,
+        ROUNDS,
+        K,
+        **reference,
     )
     flat = {"params": torch.cat([p.flatten() for p in x])}
     for key in s[0]:

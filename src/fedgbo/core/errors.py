@@ -49,7 +49,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     >>> unknown("optimiser", "adma", ["adam", "sgd"])
     "unknown optimiser 'adma'; did you mean 'adam'? (known: adam, sgd)"
     """
-    names = sorted(known)
+    names = {entry.lower(): entry for entry in sorted(known)}
     close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    guess = f"; did you mean '{close[0]}'?" if close else ""
-    return f"unknown {kind} '{name}'{guess} (known: {', '.join(names) or 'none'})"
+    guess = f"; did you mean '{names[close[0]]}'?" if close else ""
+    return f"unknown {kind} '{name}'{guess} (known: {', '.join(names.values()) or 'none'})"

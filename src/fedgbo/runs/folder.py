@@ -68,7 +68,7 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """Return the configuration that the run was begun with."""
-        config = self._read("run.json")["config"]
+        config = self._read("run.json").get("config")
         if not isinstance(config, dict):
             raise RunFolderError(f"{self.path / 'run.json'} is damaged: its config is no table")
         return config

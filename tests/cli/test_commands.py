@@ -1,0 +1,119 @@
+"""The command in this process: what it prints, and how it fails."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgbo import __version__
+from fedgbo.cli.main import app
+from fedgbo.runs.describe import CATALOGUES
+
+runner = CliRunner()
+
+
+def call(*args):
+    return runner.invoke(app, [str(arg) for arg in args])
+
+
+def test_version_and_help():
+    assert call("--version").stdout == f"fedgbo {__version__}\n"
+    text = call("--help").stdout
+    assert all(name in text for name in ("run", "resume", "compare", "list", "130 interrupted"))
+
+
+def test_list_names_everything():
+    listed = json.loads(call("list", "--json").stdout)
+    for kind, catalogue in CATALOGUES.items():
+        assert set(listed[kind]) == set(catalogue)
+    text = call("list").stdout
+    assert "fedgbo" in text
+    assert "my_file.py:Class" in text
+
+
+def test_run_and_resume(tmp_path):
+    done = call("run", "--rounds", 3, "--out", tmp_path / "run", "--json")
+    assert done.exit_code == 0
+    result = json.loads(done.stdout)
+    assert result["rounds"] == 3
+    assert 0 <= result["accuracy"] <= 1
+    assert len(result["digest"]) == 64
+    longer = json.loads(call("resume", tmp_path / "run", "--rounds", 5, "--json").stdout)
+    straight = json.loads(call("run", "--rounds", 5, "--eval-every", 1, "--out", tmp_path / "other", "--json").stdout)
+    assert longer["digest"] == straight["digest"]
+
+
+def test_a_person_is_told_the_preset_and_the_result(tmp_path):
+    done = call("run", "--rounds", 2, "--out", tmp_path / "run")
+    assert "fedgbo-sgdm on digits, preset digits: lr=" in done.stderr
+    assert "test accuracy" in done.stdout
+    assert "KiB up" in done.stdout
+    assert str(tmp_path / "run") in done.stdout
+    assert "preset" not in call("run", "--rounds", 2, "--quiet", "--out", tmp_path / "other").stderr
+
+
+def test_ones_own_task_and_algorithm(my_file, tmp_path):
+    done = call("run", "--task", f"{my_file}:small", "--algorithm", f"{my_file}:Nothing", "--rounds", 2, "--json",
+                "--out", tmp_path / "run")  # fmt: skip
+    assert json.loads(done.stdout)["rounds"] == 2
+    again = json.loads(call("resume", tmp_path / "run", "--json").stdout)
+    assert again["digest"] == json.loads(done.stdout)["digest"]
+
+
+def test_a_toml_file(my_file, tmp_path):
+    toml = tmp_path / "run.toml"
+    toml.write_text(
+        f'task = "{my_file}:small"\nalgorithm = "mfl"\noptimiser = "adam"\nlr = 0.01\nbeta1 = 0.9\nrounds = 3\n'
+    )
+    done = call(
+        "run", toml, "rounds=2", "batch_size=full", "clients_per_round=all", "--json", "--out", tmp_path / "run"
+    )
+    assert json.loads(done.stdout)["rounds"] == 2
+    config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert (config["batch_size"], config["clients_per_round"]) == ("full", "all")
+    assert config["algorithm"]["optimiser"]["eps"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["--algorithm", "fedgob"], 2, "did you mean 'fedgbo'"),
+        (["--beta", "1"], 2, "beta must be at least 0 and below 1"),
+        (["--lr", "0"], 2, "lr must be a finite number above 0"),
+        (["--local-steps", "0"], 2, "local_steps must be a whole number of at least 1"),
+        (["--clients-per-round", "51"], 2, "there are 50 clients"),
+        (["--clients-per-round", "some"], 2, "clients_per_round: "),
+        (["--batch-size", "0"], 2, "batch_size must be a whole number"),
+        (["--task", "nothing"], 2, "unknown task"),
+        (["a.toml", "b.toml"], 2, "give one TOML file, not 2"),
+        (["none.toml"], 2, "there is no file none.toml"),
+        (["--lr", "1e30", "--rounds", "3"], 5, "try a smaller lr"),
+    ],
+)
+def test_what_goes_wrong(args, code, message, tmp_path):
+    done = call("run", *args, "--out", tmp_path / "run")
+    assert done.exit_code == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_folders_that_cannot_be_used(tmp_path):
+    assert call("run", "--rounds", 1, "--out", tmp_path / "run").exit_code == 0
+    used = call("run", "--rounds", 1, "--out", tmp_path / "run")
+    assert (used.exit_code, "already holds a run" in used.stderr) == (4, True)
+    assert call("resume", tmp_path).exit_code == 4
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        path.write_bytes(b"x")
+    damaged = call("resume", tmp_path / "run")
+    assert (damaged.exit_code, "is damaged" in damaged.stderr) == (4, True)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    assert call("resume", tmp_path / "run").exit_code == 4
+
+
+def test_a_run_begun_from_python_is_not_for_the_command(tmp_path, task):
+    import fedgbo
+
+    fedgbo.run(task, fedgbo.FedAvg(fedgbo.SGD(lr=0.1)), rounds=1, out=tmp_path / "run")
+    done = call("resume", tmp_path / "run")
+    assert done.exit_code == 4
+    assert "was begun from Python; go on with fedgbo.run(" in done.stderr

@@ -1,0 +1,103 @@
+"""The command as real processes: jobs, kills, Ctrl-C."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def records(path):
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def start(*args, cwd):
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedgbo", *map(str, args)], cwd=cwd, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.01)
+
+
+def test_one_job_or_two_give_the_same_bits(command, my_file, tmp_path):
+    tables = {}
+    shared = ["--task", f"{my_file}:small", "--preset", "none", "--lr", 0.2, "--seeds", 2, "--rounds", 6]
+    for jobs in (1, 2):
+        out = tmp_path / f"jobs{jobs}"
+        done = command("compare", "fedavg", "fedgbo:sgd", *shared, "--jobs", jobs, "--out", out)
+        assert "match FedAvg" in done.stdout
+        assert f"picture  {out / 'accuracy.png'}" in done.stdout
+        tables[jobs] = (out / "table.json").read_text(), [records(path) for path in sorted((out / "runs").iterdir())]
+    assert tables[1] == tables[2]
+    assert len(tables[1][1]) == 4
+
+
+def test_killed_at_a_random_moment_and_resumed(command, my_file, tmp_path):
+    args = ["run", "--task", f"{my_file}:small", "--lr", 0.1, "--beta", 0.9, "--rounds", 60, "--eval-every", 5]
+    whole = json.loads(command(*args, "--json", "--out", tmp_path / "whole").stdout)
+    for attempt in range(2):
+        out = tmp_path / f"killed{attempt}"
+        process = start(*args, "--out", out, cwd=tmp_path)
+        wait_for((out / "run.json").exists)
+        time.sleep(random.uniform(0, 0.5))
+        process.kill()
+        process.wait()
+        resumed = json.loads(command("resume", out, "--json").stdout)
+        assert resumed["digest"] == whole["digest"]
+        assert records(out) == records(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_a_resumable_run(command, my_file, tmp_path, number):
+    toml = tmp_path / "slow.toml"
+    toml.write_text(
+        f'rounds = 400\neval_every = 100\nlr = 0.1\nbeta = 0.9\n[task]\nname = "{my_file}:small"\ndelay = 0.002\n'
+    )
+    process = start("run", toml, "--out", tmp_path / "run", cwd=tmp_path)
+    wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists())
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"go on with: fedgbo resume {tmp_path / 'run'}" in stderr
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status["status"] == "interrupted"
+    assert 0 < status["round"] < 400
+    assert json.loads(command("resume", tmp_path / "run", "--rounds", status["round"] + 1, "--json").stdout)
+
+
+def test_a_stopped_comparison_goes_on_where_it_was(command, my_file, tmp_path):
+    args = ["compare", "fedavg", "fedgbo:sgd", "--task", f"{my_file}:small", "--preset", "none", "--lr", 0.1]
+    args += ["--seeds", 2, "--rounds", 150, "--jobs", 2, "--out"]
+    process = start(*args, tmp_path / "c", cwd=tmp_path)
+    wait_for(lambda: len(list((tmp_path / "c").glob("runs/*/metrics.jsonl"))) >= 2)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "stopped; go on by the same command with --out" in stderr
+    command(*args, tmp_path / "c")
+    command(*args, tmp_path / "d")
+    assert (tmp_path / "c" / "table.json").read_text() == (tmp_path / "d" / "table.json").read_text()
+
+
+def test_a_comparison_that_cannot_be(command, my_file, tmp_path):
+    args = ["--task", f"{my_file}:small", "--preset", "none", "--seeds", 1, "--rounds", 4, "--out", tmp_path / "c"]
+    no_mu = command("compare", "fedavg", "fedprox", *args, "--lr", 0.1, check=False)
+    assert (no_mu.returncode, "needs mu" in no_mu.stderr) == (2, True)
+    assert not (tmp_path / "c").exists()
+    diverged = command("compare", "fedavg", *args, "--lr", 1e30, check=False)
+    assert diverged.returncode == 4
+    assert "no run finished" in diverged.stderr
+    assert "try a smaller lr" in diverged.stderr

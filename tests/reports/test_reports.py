@@ -1,0 +1,87 @@
+"""Table 4's numbers by hand, from run folders written by hand."""
+
+import json
+
+import numpy as np
+import pytest
+
+import fedgbo
+from fedgbo.reports.chart import accuracy_chart, save_chart
+from fedgbo.reports.load import group_runs, load_run
+from fedgbo.reports.summary import confidence, summarise
+from fedgbo.runs.config import RunConfig
+from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.record import Record
+
+FEDAVG = {"name": "fedavg", "optimiser": {"name": "sgd", "lr": 0.1}}
+FEDGBO = {"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.1, "beta": 0.9}}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(algorithm, seed, accuracies):
+        path = tmp_path / f"{algorithm['name']}-{seed}"
+        config = RunConfig(task={"name": "digits"}, algorithm=algorithm, rounds=30, seed=seed)
+        folder = RunFolder.create(path, config.model_dump())
+        for i, accuracy in enumerate(accuracies):
+            n = 10 * i
+            folder.append(Record(n, 1.0, accuracy, None, 200 * n, 100 * n, 1e6 * n, 0.1 * n))
+        folder.set_status("finished")
+        folder.close()
+        return load_run(path)
+
+    return write
+
+
+def test_best_and_match(write):
+    runs = [
+        write(FEDAVG, 0, [0.1, 0.4, 0.6, 0.7]),
+        write(FEDAVG, 1, [0.1, 0.4, 0.8, 0.9]),
+        write(FEDGBO, 0, [0.1, 0.8, 0.9, 0.85]),
+        write(FEDGBO, 1, [0.1, 0.9, 0.9, 0.85]),
+    ]
+    groups = group_runs(runs)
+    assert [group.label for group in groups] == ["fedavg", "fedgbo-sgdm"]
+    avg, gbo = summarise(groups)
+    assert avg.accuracy == pytest.approx(0.8)
+    assert avg.best.round == 30
+    assert avg.interval == pytest.approx(12.7062 * 0.1, rel=1e-4)  # t(0.975, 1) · 0.1414 / √2
+    assert gbo.accuracy == pytest.approx(0.9)
+    assert gbo.best.round == 20
+    assert gbo.best.upload_bytes == 2000
+    assert gbo.match.round == 10
+    assert gbo.match.flops == 1e7
+    assert gbo.interval == pytest.approx(0, abs=1e-12)
+
+
+def test_never_matched_and_no_baseline(write):
+    low = write(FEDGBO, 0, [0.1, 0.2])
+    assert summarise(group_runs([low]))[0].match is None
+    assert summarise(group_runs([write(FEDAVG, 0, [0.1, 0.5]), low]))[1].match is None
+    assert summarise(group_runs([low]))[0].interval is None
+
+
+def test_runs_of_different_length_are_compared_where_both_are(write):
+    group = group_runs([write(FEDAVG, 0, [0.1, 0.2, 0.9]), write(FEDAVG, 1, [0.1, 0.4])])[0]
+    assert group.rounds.tolist() == [0, 10]
+    assert group.accuracy.tolist() == [[0.1, 0.2], [0.1, 0.4]]
+
+
+def test_students_t():
+    values = np.array([[1.0], [2.0], [3.0], [4.0], [5.0]])
+    assert confidence(values)[0] == pytest.approx(2.7764 * np.sqrt(2.5 / 5), rel=1e-4)
+    assert np.isnan(confidence(values[:1])[0])
+
+
+def test_a_run_without_accuracy_is_named(write):
+    with pytest.raises(fedgbo.RunFolderError, match="has no accuracy to show"):
+        group_runs([write(FEDAVG, 0, [])])
+
+
+def test_the_chart_is_drawn(write, tmp_path):
+    groups = group_runs([write(FEDAVG, 0, [0.1, 0.5]), write(FEDAVG, 1, [0.2, 0.4]), write(FEDGBO, 0, [0.1, 0.8])])
+    png, svg = save_chart(accuracy_chart(groups, "a title"), tmp_path / "chart")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert all(text in svg.read_text() for text in ("a title", "fedgbo-sgdm", "95% confidence"))
+    spec = json.loads(accuracy_chart(groups, "a title").to_json())
+    assert spec["layer"][0]["encoding"]["y2"]["field"] == "high"

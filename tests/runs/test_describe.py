@@ -1,0 +1,89 @@
+import textwrap
+
+import pytest
+
+import fedgbo
+from fedgbo.algorithms import ALGORITHMS
+from fedgbo.optimisers import OPTIMISERS
+from fedgbo.runs.describe import build, describe, load
+from fedgbo.runs.steps import steps_of
+
+OBJECTS = [
+    fedgbo.FedAvg(fedgbo.SGD(lr=0.1)),
+    fedgbo.FedProx(fedgbo.SGD(lr=0.1), mu=0.5),
+    fedgbo.FedMAX(fedgbo.SGD(lr=0.1), beta=0.5),
+    fedgbo.FedGBO(fedgbo.SGDm(lr=fedgbo.Step(0.1, every=5), beta=0.9), objective=[fedgbo.Proximal(0.1)]),
+    fedgbo.AdaptiveFedOpt(client=fedgbo.SGD(lr=0.1), server=fedgbo.Adam(lr=0.1, beta1=0.9)),
+    fedgbo.MFL(fedgbo.RMSProp(lr=0.1, beta=0.9)),
+    fedgbo.Mimelite(fedgbo.Adam(lr=0.1, beta1=0.9)),
+    fedgbo.MimeXlite(fedgbo.Adam(lr=0.1, beta1=0.9), objective=[fedgbo.MaxEntropy(1.0)]),
+]
+
+
+@pytest.mark.parametrize("thing", OBJECTS, ids=lambda thing: type(thing).__name__)
+def test_there_and_back(thing):
+    assert repr(build("algorithm", describe(thing))).replace("[]", "()") == repr(thing)
+
+
+def test_every_catalogue_entry_is_described():
+    assert {describe(thing)["name"] for thing in OBJECTS} == set(ALGORITHMS)
+    assert set(OPTIMISERS) == {"sgd", "sgdm", "rmsprop", "adam"}
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"name": "fedgob"}, "unknown algorithm 'fedgob'; did you mean 'fedgbo'"),
+        ({"name": "fedgbo"}, "algorithm fedgbo needs optimiser"),
+        ({}, "algorithm needs a name"),
+        ({"name": "fedgbo", "optimiser": {"name": "adma"}}, "unknown optimiser 'adma'; did you mean 'adam'"),
+        ({"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.1}}, "optimiser sgdm needs beta"),
+        ({"name": "fedgbo", "optimizer": {}}, "unknown setting 'optimizer'; did you mean 'optimiser'"),
+        (
+            {"name": "fedgbo", "optimiser": {"name": "sgd", "lr": {"name": "stepp", "initial": 1}}},
+            "unknown schedule 'stepp'",
+        ),
+        ({"name": "fedgbo", "optimiser": {"name": "sgd", "lr": -1}}, "optimiser sgd: lr must be"),
+    ],
+)
+def test_wrong_tables(table, message):
+    with pytest.raises(fedgbo.ConfigError, match=message):
+        build("algorithm", table)
+
+
+def test_a_class_in_a_file_of_the_users(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        textwrap.dedent("""
+        from dataclasses import dataclass
+        import fedgbo
+
+        @dataclass(frozen=True)
+        class Slow(fedgbo.Optimiser):
+            lr: float
+
+            def update(self, params, stats, grad):
+                return params - 0.1 * self.lr * grad
+        """)
+    )
+    table = {"name": "fedgbo", "optimiser": {"name": f"{file}:Slow", "lr": 0.5}}
+    algorithm = build("algorithm", table)
+    assert algorithm.optimiser.lr == 0.5
+    assert describe(algorithm)["optimiser"] == {"name": f"{file}:Slow", "lr": 0.5}
+    with pytest.raises(fedgbo.ConfigError, match="unknown name 'Slo'; did you mean 'Slow'"):
+        load(f"{file}:Slo")
+    with pytest.raises(fedgbo.ConfigError, match="there is no file"):
+        load(f"{tmp_path}/none.py:X")
+    with pytest.raises(fedgbo.ConfigError, match=r"is no .py file"):
+        load(f"{tmp_path}/none.txt:X")
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(fedgbo.ConfigError, match=r"failed: ZeroDivisionError"):
+        load(f"{tmp_path}/broken.py:X")
+
+
+def test_local_steps():
+    assert steps_of(5, [0, 1], 0) == [5, 5]
+    assert steps_of([3, 4, 5], [0, 2], 9) == [3, 5]
+    assert steps_of(lambda t, client: t + client, [1, 2], 3) == [4, 5]
+    assert steps_of(fedgbo.Exponential(10, factor=0.5), [0], 2) == [2]
+    assert steps_of(fedgbo.Exponential(10, factor=0.5), [0], 20) == [1]

@@ -1,0 +1,126 @@
+import os
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import fedgbo
+from fedgbo.runs.checkpoint import Checkpoint
+from fedgbo.runs.folder import RunFolder
+from tests.conftest import make_task
+
+GBO = fedgbo.FedGBO(fedgbo.SGDm(lr=0.3, beta=0.9))
+
+
+@pytest.fixture
+def finished(tmp_path):
+    fedgbo.run(make_task(), GBO, rounds=6, eval_every=2, out=tmp_path / "run")
+    return RunFolder(tmp_path / "run")
+
+
+def go_on(folder, algorithm=GBO, **kwargs):
+    return fedgbo.run(make_task(), algorithm, rounds=8, eval_every=2, out=folder.path, resume=True, **kwargs)
+
+
+def test_what_a_folder_holds(finished):
+    config, versions = finished.config(), finished.versions()
+    assert config["algorithm"]["optimiser"] == {"name": "sgdm", "lr": 0.3, "beta": 0.9}
+    assert config["seed"] == 0
+    assert {"fedgbo", "torch", "numpy", "python"} <= versions.keys()
+    assert [path.name for path in finished.checkpoints()] == [
+        "round-00000004.safetensors",
+        "round-00000006.safetensors",
+    ]
+
+
+def test_a_used_folder_is_left_alone(finished, tmp_path):
+    with pytest.raises(fedgbo.RunFolderError, match=r"already holds a run; go on with it .fedgbo resume"):
+        fedgbo.run(make_task(), GBO, rounds=1, out=finished.path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(fedgbo.RunFolderError, match=r"is not empty .it holds thesis.tex."):
+        fedgbo.run(make_task(), GBO, rounds=1, out=tmp_path / "other")
+    assert (tmp_path / "other" / "thesis.tex").exists()
+
+
+def test_an_unwritable_folder(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(fedgbo.RunFolderError, match="cannot make the output folder"):
+        fedgbo.run(make_task(), GBO, rounds=1, out=tmp_path / "file" / "run")
+
+
+def test_no_run_folder(tmp_path):
+    with pytest.raises(fedgbo.RunFolderError, match=r"is not a run folder: it has no run.json"):
+        fedgbo.run(make_task(), GBO, rounds=1, out=tmp_path, resume=True)
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(finished):
+    whole = go_on(finished).params
+    finished.checkpoints()[-1].write_bytes(b"garbage")
+    assert torch.equal(go_on(finished).params, whole)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip"])
+def test_damage_everywhere_is_named(finished, damage):
+    for path in finished.checkpoints():
+        content = bytearray(path.read_bytes())
+        if damage == "truncate":
+            content = content[:-10]
+        else:
+            content[-1] ^= 1
+        path.write_bytes(content)
+    with pytest.raises(fedgbo.RunFolderError, match=r"round-0+6.safetensors is damaged.*start the run anew"):
+        go_on(finished)
+
+
+def test_a_foreign_safetensors_file(finished):
+    for path in finished.checkpoints():
+        save_file({"params": torch.zeros(3)}, path)
+    with pytest.raises(fedgbo.RunFolderError, match="not a fedgbo checkpoint"):
+        go_on(finished)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"algorithm": fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9))}, "algorithm"),
+        ({"seed": 1}, "seed"),
+        ({"local_steps": 3}, "local_steps"),
+        ({"initial_params": torch.zeros(26)}, "initial_params"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(finished, change, key):
+    with pytest.raises(fedgbo.RunFolderError, match=f"a checkpoint of another run: its {key} is"):
+        go_on(finished, **change)
+
+
+def test_a_cut_off_last_record_is_dropped_and_a_damaged_one_named(finished):
+    metrics = finished.path / "metrics.jsonl"
+    with metrics.open("a") as file:
+        file.write('{"round": 8, "lo')
+    assert [record.round for record in finished.records()] == [0, 2, 4, 6]
+    metrics.write_text("nonsense\n")
+    with pytest.raises(fedgbo.RunFolderError, match=r"metrics.jsonl, line 1 is damaged"):
+        finished.records()
+
+
+def test_one_process_at_a_time(finished):
+    other = RunFolder(finished.path)
+    other.lock()
+    with pytest.raises(fedgbo.RunFolderError, match="in use by another process"):
+        go_on(finished)
+    other.close()
+    go_on(finished)
+
+
+def test_a_crash_while_writing_leaves_the_last_good_checkpoint(finished, monkeypatch):
+    before = finished.latest()[0]
+
+    def crash(*args):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(OSError, match="disk full"):
+        finished.save(before)
+    assert Checkpoint.load(finished.checkpoints()[-1]).ledger == before.ledger
+    assert not [p for p in (finished.path / "checkpoints").iterdir() if p.name.startswith(".")]

@@ -1,0 +1,190 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fedgbo
+from fedgbo.algorithms import ALGORITHMS
+from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.loop import sample
+from tests.conftest import make_task
+
+GBO = fedgbo.FedGBO(fedgbo.SGDm(lr=0.3, beta=0.9))
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a.state.tensors().values(), b.state.tensors().values(), strict=True))
+
+
+def scores(result):
+    return [(r.round, r.loss, r.accuracy, r.train_loss, r.upload_bytes, r.flops) for r in result.history]
+
+
+def test_the_five_lines():
+    rng = np.random.default_rng(0)
+    x, centres = rng.normal(size=(300, 20)), rng.normal(size=(20, 3))
+    y = (x @ centres).argmax(1)
+    x0, y0, x1, y1, xt, yt = x[:100], y[:100], x[100:200], y[100:200], x[200:], y[200:]
+
+    data = fedgbo.FederatedData.from_clients(train=[(x0, y0), (x1, y1)], test=(xt, yt))
+    task = fedgbo.Task(name="mine", data=data, model=lambda: nn.Linear(20, 3), clients_per_round=2, batch_size=8)
+    result = fedgbo.run(task, fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9)), rounds=20, local_steps=10, seed=0)
+    assert result.accuracy > 0.8
+    assert result.params.shape == result.state.stats["m"].shape == (63,)
+
+    outputs = result.model()(torch.as_tensor(xt, dtype=torch.float32))
+    assert (outputs.argmax(1).numpy() == yt).mean() == pytest.approx(result.accuracy)
+
+
+def test_the_same_seed_gives_the_same_bits():
+    task = make_task(batch_size=4, clients_per_round=2)
+    first, again = (fedgbo.run(task, GBO, rounds=5) for _ in range(2))
+    assert same(first, again)
+    assert scores(first) == scores(again)
+    assert not same(first, fedgbo.run(task, GBO, rounds=5, seed=1))
+
+
+def test_the_number_of_threads_does_not_matter():
+    first = fedgbo.run(make_task(batch_size=4), GBO, rounds=3)
+    torch.set_num_threads(2)
+    assert same(first, fedgbo.run(make_task(batch_size=4), GBO, rounds=3))
+    assert torch.get_num_threads() == 2
+
+
+def test_cohorts_are_uniform_without_replacement():
+    cohorts = [sample(10, 3, seed=0, t=t) for t in range(2000)]
+    assert all(len(set(cohort)) == 3 and cohort == sorted(cohort) for cohort in cohorts)
+    counts = np.bincount(np.concatenate(cohorts), minlength=10)
+    assert (abs(counts - 600) < 5 * np.sqrt(600 * 0.7)).all()
+
+
+def test_initial_params_in_the_order_of_parameters():
+    task = make_task(model=lambda: nn.Linear(3, 2))
+    stopped = fedgbo.run(task, GBO, rounds=1, initial_params=torch.arange(8.0), callbacks=[lambda progress: True])
+    assert stopped.params.tolist() == list(range(8))
+    assert stopped.model().weight.tolist() == [[0, 1, 2], [3, 4, 5]]
+    with pytest.raises(fedgbo.ConfigError, match="flat vector of 8 numbers"):
+        fedgbo.run(task, GBO, rounds=1, initial_params=torch.zeros(7))
+    with pytest.raises(fedgbo.ConfigError, match="NaN or an infinity"):
+        fedgbo.run(task, GBO, rounds=1, initial_params=torch.full((8,), torch.nan))
+
+
+def test_evaluations_and_callbacks(task):
+    seen = []
+    result = fedgbo.run(task, GBO, rounds=7, eval_every=3, callbacks=[lambda p: seen.append(p.ledger.round)])
+    assert [record.round for record in result.history] == [0, 3, 6, 7]
+    assert seen == list(range(8))
+    assert result.history[0].train_loss is None
+
+
+def test_a_callback_stops_the_run(task):
+    result = fedgbo.run(task, GBO, rounds=50, eval_every=10, callbacks=[lambda p: p.ledger.round == 4])
+    assert [record.round for record in result.history] == [0, 4]
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_what_is_sent_is_counted(name):
+    """Table 1: downloads and uploads in units of |x|, for SGDm."""
+    down, up = {"mfl": (2, 2), "mimelite": (2, 2), "mimexlite": (2, 2), "fedgbo": (2, 1)}.get(name, (1, 1))
+    sgd, sgdm = fedgbo.SGD(lr=0.1), fedgbo.SGDm(lr=0.1, beta=0.9)
+    algorithm = {
+        "fedavg": lambda: fedgbo.FedAvg(sgd),
+        "fedprox": lambda: fedgbo.FedProx(sgd, mu=0.1),
+        "fedmax": lambda: fedgbo.FedMAX(sgd, beta=0.1),
+        "adaptivefedopt": lambda: fedgbo.AdaptiveFedOpt(sgd, sgdm),
+    }.get(name, lambda: ALGORITHMS[name](sgdm))()
+    last = fedgbo.run(make_task(clients_per_round=3), algorithm, rounds=2).history[-1]
+    size = (3 * 4 + 4 + 4 * 2 + 2) * 4  # bytes of |x|
+    assert last.download_bytes == 2 * 3 * down * size
+    assert last.upload_bytes == 2 * 3 * up * size
+
+
+def test_flops_by_hand():
+    """Appendix B with |x| = 26, F = 20 products, K = 5, B = 4, n = 12, two clients, three rounds."""
+    task = make_task(clients_per_round=2, batch_size=4)
+    minibatches = 5 * 4 * 3 * 20
+    for algorithm, expected in {
+        fedgbo.FedAvg(fedgbo.SGD(0.1)): minibatches + 5 * 2 * 26,
+        fedgbo.FedProx(fedgbo.SGD(0.1), 0.1): minibatches + 5 * 5 * 26,
+        fedgbo.FedGBO(fedgbo.Adam(0.1, 0.9)): minibatches + 5 * 8 * 26,
+        fedgbo.MFL(fedgbo.SGDm(0.1, 0.9)): minibatches + 5 * 8 * 26,
+        fedgbo.Mimelite(fedgbo.RMSProp(0.1, 0.9)): minibatches + 12 * 3 * 20 + 5 * 5 * 26,
+    }.items():
+        result = fedgbo.run(task, algorithm, rounds=3, local_steps=5)
+        assert result.history[-1].flops == 3 * 2 * expected
+
+
+@pytest.mark.parametrize("stop_at", [1, 4, 9])
+def test_resume_is_bit_for_bit(tmp_path, stop_at):
+    task = make_task(batch_size=4, clients_per_round=2)
+    algorithm = fedgbo.FedGBO(fedgbo.Adam(lr=fedgbo.InverseSqrt(0.1), beta1=0.9))
+    whole = fedgbo.run(task, algorithm, rounds=12, eval_every=4)
+
+    def interrupt(progress):
+        if progress.ledger.round == stop_at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fedgbo.run(task, algorithm, rounds=12, eval_every=4, out=tmp_path / "run", callbacks=[interrupt])
+    assert RunFolder(tmp_path / "run").status()["status"] == "interrupted"
+    resumed = fedgbo.run(task, algorithm, rounds=12, eval_every=4, out=tmp_path / "run", resume=True)
+    assert same(whole, resumed)
+    assert scores(whole) == scores(resumed)
+    kept = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in kept] == [0, 4, 8, 12]
+    assert RunFolder(tmp_path / "run").status() == {
+        "status": "finished", "round": 12, "rounds": 12, "accuracy": whole.accuracy
+    }  # fmt: skip
+
+
+def test_resuming_a_finished_run_gives_its_result_and_more_rounds_extend_it(tmp_path, task):
+    first = fedgbo.run(task, GBO, rounds=4, out=tmp_path / "run", eval_every=2)
+    again = fedgbo.run(task, GBO, rounds=4, out=tmp_path / "run", eval_every=2, resume=True)
+    assert same(first, again)
+    assert scores(first) == scores(again)
+    longer = fedgbo.run(task, GBO, rounds=8, out=tmp_path / "run", eval_every=2, resume=True)
+    assert scores(longer) == scores(fedgbo.run(task, GBO, rounds=8, eval_every=2))
+
+
+def test_divergence_stops_says_where_and_keeps_what_was(tmp_path):
+    task = make_task(model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)))
+    with pytest.raises(fedgbo.DivergenceError, match=r"round \d+.*try a smaller lr"):
+        fedgbo.run(task, fedgbo.FedAvg(fedgbo.SGD(lr=1e12)), rounds=50, out=tmp_path / "run", eval_every=1)
+    folder = RunFolder(tmp_path / "run")
+    assert folder.status()["status"] == "diverged"
+    checkpoint, _ = folder.latest()
+    assert checkpoint.state.not_finite() is None
+    assert len(folder.records()) == checkpoint.ledger.round + 1
+
+
+def test_a_statistic_that_is_not_finite_is_named(task):
+    class Broken(fedgbo.SGDm):
+        def track(self, stats, grad):
+            return {"m": stats["m"] + torch.inf}
+
+    with pytest.raises(fedgbo.DivergenceError, match=r"stats.m is no longer finite after round 1"):
+        fedgbo.run(task, fedgbo.FedGBO(Broken(lr=0.1, beta=0.9)), rounds=3)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"rounds": 0}, "rounds must be a whole number of at least 1, not 0"),
+        ({"rounds": 1, "local_steps": 0}, "local_steps must be a whole number of at least 1, not 0"),
+        ({"rounds": 1, "local_steps": [1, 2]}, "local_steps has 2 numbers, but there are 4 clients"),
+        ({"rounds": 1, "local_steps": [1, 2, 0, 1]}, r"local_steps\[2\] must be a whole number"),
+        ({"rounds": 1, "local_steps": lambda t, c: 0}, r"local_steps\(0, 0\) must be a whole number"),
+        ({"rounds": 1, "eval_every": 0}, "eval_every must be a whole number"),
+        ({"rounds": 1, "seed": -1}, "seed must be a whole number from 0 on"),
+    ],
+)
+def test_bad_settings(task, kwargs, message):
+    with pytest.raises(fedgbo.ConfigError, match=message):
+        fedgbo.run(task, GBO, **kwargs)
+
+
+def test_what_is_no_algorithm(task):
+    with pytest.raises(fedgbo.ConfigError, match="algorithm must be one such as"):
+        fedgbo.run(task, "fedgbo", rounds=1)
