@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedgbo.core.errors import DataError
-from fedgbo.data.samples import Rows, Samples, TensorSamples
+from fedgbo.core.random import Rows
+from fedgbo.data.samples import Samples, TensorSamples
 
 Pair = tuple[Any, Any]  # inputs and targets, each anything that numpy or torch can read
 

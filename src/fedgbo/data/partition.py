@@ -7,8 +7,7 @@ import numpy as np
 
 from fedgbo.core.checks import positive, whole
 from fedgbo.core.errors import DataError
-from fedgbo.core.random import check_seed, stream
-from fedgbo.data.samples import Rows
+from fedgbo.core.random import Rows, check_seed, stream
 
 
 def iid(samples: int | Sequence[Any], clients: int, seed: int = 0) -> list[Rows]:

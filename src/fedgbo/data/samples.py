@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+from fedgbo.core.random import Rows
 
 
 class Samples(ABC):

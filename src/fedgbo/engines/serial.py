@@ -10,7 +10,7 @@ from torch import Tensor
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
 from fedgbo.core.errors import DivergenceError
-from fedgbo.core.random import stream, torch_seed
+from fedgbo.core.random import Rows, stream, torch_seed
 from fedgbo.core.state import Mean, State
 from fedgbo.data.samples import Samples
 from fedgbo.engines.batches import minibatches
@@ -82,9 +82,7 @@ class SerialEngine:
                 score += share * float(metric(outputs, targets))
         return {"loss": loss} if metric is None else {"loss": loss, "accuracy": score}
 
-    def batch(
-        self, samples: Samples, rows: np.ndarray[tuple[int], np.dtype[np.int64]], rng: np.random.Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def batch(self, samples: Samples, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Take rows, with numbers of the model's floating type and labels as torch's losses want them."""
         inputs, targets = samples.batch(rows, rng)
         kind = self.model.params.dtype
@@ -105,7 +103,7 @@ class SimulatedClient(Client):
         data = engine.task.data
         self._first, self._size = int(data.offsets[client]), data.size(client)
         self._augment = stream(engine.seed, "augment", t, client)
-        self._batches = minibatches(self._size, engine.task.batch_size, stream(engine.seed, "batches", t, client))
+        self._batches = minibatches(self._size, engine.task.batch_size, engine.seed, t, client)
         self._losses: list[Tensor] = []
         torch.default_generator.manual_seed(torch_seed(engine.seed, "dropout", t, client))
 
@@ -133,7 +131,7 @@ class SimulatedClient(Client):
             raise DivergenceError(f"the training loss of client {self._client} is {loss} in round {self._round + 1}")
         return loss
 
-    def _gradient(self, params: Tensor, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Tensor, Tensor]:
+    def _gradient(self, params: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         self.samples += len(rows)
         batch = self._engine.batch(self._engine.task.data.train, rows, self._augment)
         grad, loss = self._engine.model.gradient(params, batch, self._terms)

@@ -1,0 +1,45 @@
+# Two commands do everything: `make demo` and `make test`. Both set up .venv first, which is redone only when
+# pyproject.toml or constraints.txt change.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+JOBS ?= 2
+
+.PHONY: setup demo test lint types unit format presets clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+
+setup: $(STAMP)  ## make .venv with everything in it
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("fedgbo needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup  ## FedGBO against its seven rivals on real digits: a table and a picture
+	$(BIN)/fedgbo compare all --task digits --seeds 3
+
+test: lint types unit  ## all checks
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --quiet
+
+format: setup  ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+presets: setup  ## search the digits presets again (about 40 minutes)
+	$(BIN)/python scripts/tune_digits.py --jobs $(JOBS)
+
+clean:  ## remove .venv and caches; runs/ stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
