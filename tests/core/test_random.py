@@ -14,7 +14,7 @@ def test_streams_differ_by_every_part_of_their_name():
     assert draws[0] == tuple(stream(0, "a", 0, 0).integers(2**60, size=4))
 
 
-@pytest.mark.parametrize("seed", [-1, 0.5, True, "0"])
+@pytest.mark.parametrize("seed", [-1, 0.5, True, "0", 2**64])
 def test_bad_seeds(seed):
     with pytest.raises(fedgbo.ConfigError, match="seed must be a whole number"):
         check_seed(seed)
@@ -28,6 +28,6 @@ def test_permutations_are_uniform():
 
 
 def test_permutations_differ_by_every_part_of_their_name():
-    names = [(0, "a", 0, 0), (1, "a", 0, 0), (0, "b", 0, 0), (0, "a", 1, 0), (0, "a", 0, 1), (2**70, "a", 0, 0)]
+    names = [(0, "a", 0, 0), (1, "a", 0, 0), (0, "b", 0, 0), (0, "a", 1, 0), (0, "a", 0, 1), (2**63, "a", 0, 0)]
     orders = {tuple(permutation(50, *name).tolist()) for name in names}
     assert len(orders) == len(names)

@@ -177,7 +177,7 @@ def test_a_statistic_that_is_not_finite_is_named(task):
         ({"rounds": 1, "local_steps": [1, 2, 0, 1]}, r"local_steps\[2\] must be a whole number"),
         ({"rounds": 1, "local_steps": lambda t, c: 0}, r"local_steps\(0, 0\) must be a whole number"),
         ({"rounds": 1, "eval_every": 0}, "eval_every must be a whole number"),
-        ({"rounds": 1, "seed": -1}, "seed must be a whole number from 0 on"),
+        ({"rounds": 1, "seed": -1}, "seed must be a whole number from 0 to"),
     ],
 )
 def test_bad_settings(task, kwargs, message):

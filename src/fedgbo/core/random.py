@@ -56,6 +56,6 @@ def _mixed(numbers: Any) -> Any:
 
 
 def check_seed(seed: int) -> None:
-    """Raise unless `seed` is a whole number from 0 on."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError(f"seed must be a whole number from 0 on, not {seed!r}")
+    """Raise unless `seed` is a whole number of 64 bits."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed <= _MASK:
+        raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1, not {seed!r}")
