@@ -104,6 +104,13 @@ def test_a_cut_off_last_record_is_dropped_and_a_damaged_one_named(finished):
         finished.records()
 
 
+def test_records_after_the_last_checkpoint_are_made_again(finished):
+    """As after a kill between writing a record and writing its checkpoint."""
+    finished.checkpoints()[-1].unlink()
+    go_on(finished)
+    assert [record.round for record in finished.records()] == [0, 2, 4, 6, 8]
+
+
 def test_one_process_at_a_time(finished):
     other = RunFolder(finished.path)
     other.lock()
