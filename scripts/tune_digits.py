@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import torch
 from scipy.stats import qmc
 
 import fedgbo
@@ -62,6 +63,7 @@ def _scaled(bounds: tuple[float, float], u: float) -> float:
 def score(job: tuple[tuple[str, str], dict[str, float], int]) -> float:
     """Train once; a run that diverges scores 0."""
     (algorithm, optimiser), chosen, seed = job
+    torch.backends.mkldnn.set_flags(_enabled=False)  # its set-up costs more than convolutions this small
     try:
         result = fedgbo.run(
             digits(validation=True),
