@@ -10,7 +10,10 @@ from fedgbo.core.errors import ConfigError, unknown
 from fedgbo.core.optimiser import Optimiser
 from fedgbo.runs.describe import find, parameters
 
-PRESETS = {"digits": "digits.csv"}
+PRESETS = {"digits": "digits.csv", "paper": "paper.csv"}  # paper: the authors' own table, to the letter
+
+# The authors' spellings of AdaptiveFedOpt's settings, and ours. FedMAX's beta is the algorithm's, and stays `beta`.
+SPELLINGS = {"client_lr": "lr", "clr": "lr", "slr": "server_lr", "sbeta": "beta"}
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
     {'name': 'fedgbo', 'optimiser': {'name': 'sgdm', 'lr': 0.1, 'beta': 0.9}}
     """
     made = find("algorithm", algorithm)
-    slots = _optimiser_slots(made)
+    slots = optimiser_slots(made)
     table: dict[str, Any] = {"name": algorithm}
     if not slots:
         table.update(settings)
@@ -87,7 +90,7 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
     return table
 
 
-def _optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
+def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
     """Return the names of a class's arguments that are optimisers, in order: the client's, then the server's."""
     hints = get_type_hints(made)
     return {key: hints[key] for key in parameters(made) if _is_optimiser(hints.get(key))}
@@ -107,4 +110,4 @@ def _accepted(table: Mapping[str, Any], made: Any, slots: Mapping[str, Any]) -> 
 
 def _settings(text: str) -> dict[str, float]:
     pairs = (part.strip().partition("=") for part in text.split(","))
-    return {key: float(value) for key, _, value in pairs}
+    return {SPELLINGS.get(key, key): float(value) for key, _, value in pairs}
