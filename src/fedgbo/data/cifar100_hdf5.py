@@ -5,7 +5,7 @@ import numpy as np
 from fedgbo.core.errors import DataError
 from fedgbo.data.archives import SourceFile
 from fedgbo.data.cifar100_files import FINE, SHAPE, labels
-from fedgbo.data.hdf5 import client_fields, client_names, open_clients, read_rows
+from fedgbo.data.hdf5 import client_fields, client_names, open_clients
 from fedgbo.data.store import Array
 
 MOST = 60_000  # images that CIFAR-100 has; a file that announces more would only fill the memory
@@ -26,7 +26,7 @@ def read_federated(source: SourceFile) -> dict[str, Array]:
         images = np.empty((offsets[-1], *SHAPE), dtype=np.uint8)
         targets = np.empty(offsets[-1], dtype=np.uint8)
         for c, (name, fields) in enumerate(zip(names, members, strict=True)):
-            place, rows = f"{source.where}: client '{name}'", slice(offsets[c], offsets[c + 1])
-            images[rows] = read_rows(fields["image"], f"{place}: image").transpose(0, 3, 1, 2)
-            targets[rows] = labels(read_rows(fields["label"], f"{place}: label"), FINE, f"{place}: label")
+            rows = slice(offsets[c], offsets[c + 1])
+            images[rows] = fields["image"][()].transpose(0, 3, 1, 2)
+            targets[rows] = labels(fields["label"][()], FINE, f"{source.where}: client '{name}': label")
     return {"images": images, "labels": targets, "offsets": offsets, "client_names": np.array(names)}

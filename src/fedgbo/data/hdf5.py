@@ -9,21 +9,23 @@ from fedgbo.data.archives import SourceFile
 from fedgbo.data.extras import h5py
 
 GROUP = "examples"
+DAMAGE = (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError)  # all that the library raises on it
 
 
 @contextmanager
 def open_clients(source: SourceFile) -> Iterator[Any]:
-    """Open the group that has the clients."""
+    """Open the group that has the clients; damage met inside the `with` becomes a DataError with the file's name."""
     library = h5py()
     with source.open_seekable() as stream:
         try:
-            file = library.File(stream, "r")
-        except (OSError, ValueError, RuntimeError) as error:
+            with library.File(stream, "r") as file:
+                if not _inside(file, GROUP) or not isinstance(file[GROUP], library.Group) or len(file[GROUP]) == 0:
+                    raise DataError(f"{source.where} has no group '{GROUP}' with clients in it, as TFF's files have")
+                yield file[GROUP]
+        except DataError:
+            raise
+        except DAMAGE as error:
             raise DataError(f"{source.where} is no whole HDF5 file ({error}); get it again") from error
-        with file:
-            if not _inside(file, GROUP) or not isinstance(file[GROUP], library.Group) or len(file[GROUP]) == 0:
-                raise DataError(f"{source.where} has no group '{GROUP}' with clients in it, as TFF's files have")
-            yield file[GROUP]
 
 
 def client_names(clients: Any) -> list[str]:
@@ -48,14 +50,6 @@ def client_fields(clients: Any, name: str, fields: Sequence[str], where: str) ->
     if counts[fields[0]] == 0:
         raise DataError(f"{place} has no samples; every client needs some")
     return found
-
-
-def read_rows(dataset: Any, place: str) -> Any:
-    """Read a whole dataset into memory."""
-    try:
-        return dataset[()]
-    except (OSError, RuntimeError, ValueError, MemoryError) as error:
-        raise DataError(f"{place} cannot be read ({error}): damaged or cut short; get the file again") from error
 
 
 def _inside(group: Any, name: str) -> bool:
