@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.data.samples import Rows, Samples
+from fedgbo.core.random import Rows
+from fedgbo.data.samples import Samples
 from fedgbo.data.store import Array
 
 

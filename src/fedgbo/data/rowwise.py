@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedgbo.data.samples import Rows
+from fedgbo.core.random import Rows
 from fedgbo.data.store import Array
 
 STEP = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio
