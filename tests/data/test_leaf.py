@@ -36,15 +36,15 @@ def test_reads_back_what_json_wrote_at_any_chunk_size(tmp_path, monkeypatch, chu
 
 
 def test_memory_is_about_one_user_not_one_file(tmp_path):
-    data = {f"u{k}": ([[0.123456] * 784] * 20, [1] * 20) for k in range(60)}
+    data = {f"u{k}": ([[0.123456] * 784] * 10, [1] * 10) for k in range(80)}
     path = write(tmp_path / "a.json", data)
     (source,) = source_files(path)
     tracemalloc.start()
     count = sum(len(user.y) for user in users([source]))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert count == 1200
-    assert peak < path.stat().st_size * 0.7  # the file is 9 MB; the buffer is 1 to 2, a user below 1
+    assert count == 800
+    assert peak < path.stat().st_size * 0.7  # the file is 6 MB; the buffer 1 to 2, a user below 1
 
 
 def test_folders_flat_names_archives_and_pairs(tmp_path):
