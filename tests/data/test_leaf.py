@@ -52,13 +52,13 @@ def test_folders_flat_names_archives_and_pairs(tmp_path):
     for k in range(2):
         write(tmp_path / "folders" / "train" / f"all_data_{k}.json", {f"u{k}": data["a"]})
         write(tmp_path / "folders" / "test" / f"all_data_{k}.json", {f"u{k}": data["a"]})
-    files = leaf_files(tmp_path / "folders")
+    files = leaf_files(tmp_path / "folders", "a table")
     assert [s.name for s in files.train] == ["train/all_data_0.json", "train/all_data_1.json"]
     assert [user.name for user in users(files.test)] == ["u0", "u1"]
 
     with tarfile.open(tmp_path / "leaf.tgz", "w:gz") as archive:
         archive.add(tmp_path / "folders", "femnist")
-    assert [user.name for user in users(leaf_files(tmp_path / "leaf.tgz").train)] == ["u0", "u1"]
+    assert [user.name for user in users(leaf_files(tmp_path / "leaf.tgz", "a table").train)] == ["u0", "u1"]
 
     one = write(tmp_path / "flat" / "all_data_niid_0_keep_0_train_9.json", data)
     other = write(tmp_path / "flat" / "all_data_niid_0_keep_0_test_9.json", data)
@@ -66,7 +66,7 @@ def test_folders_flat_names_archives_and_pairs(tmp_path):
         (tmp_path / "flat" / (half.name + ".xz")).write_bytes(lzma.compress(half.read_bytes()))
         half.unlink()
     for path in (tmp_path / "flat", tmp_path / "flat" / (one.name + ".xz")):
-        files = leaf_files(path)
+        files = leaf_files(path, "a table")
         assert [s.name for s in files.train] == [one.name]
         assert [s.name for s in files.test] == [other.name]
 
@@ -74,7 +74,13 @@ def test_folders_flat_names_archives_and_pairs(tmp_path):
 def test_a_missing_half_is_named(tmp_path):
     write(tmp_path / "train" / "a.json", {"a": (["x"], ["y"])})
     with pytest.raises(DataError, match=r"has no LEAF JSON files for test; they lie in folders train/ and test/"):
-        leaf_files(tmp_path)
+        leaf_files(tmp_path, "a table")
+
+
+def test_nothing_of_use_names_both_formats(tmp_path):
+    (tmp_path / "README.md").write_text("hello")
+    with pytest.raises(DataError, match=r"has neither LEAF's JSON \(train and test files\) nor a table; give"):
+        leaf_files(tmp_path, "a table")
 
 
 def fails(path, match):

@@ -152,6 +152,11 @@ def test_wrong_tables_name_the_line(tmp_path, content, match):
         read_sent140(tmp_path)
 
 
+def test_one_file_is_taken_whatever_its_name(tmp_path):
+    (tmp_path / "tweets.txt").write_bytes(table(TWEETS))
+    assert len(read_sent140(tmp_path / "tweets.txt").arrays["client_names"]) == 5
+
+
 def test_several_tables(tmp_path):
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_bytes(table(TWEETS))

@@ -27,7 +27,7 @@ def read_femnist(source: Path) -> Packed:
     if found:
         train, test = (_from_tff(_half(found, role, source)) for role in ("train", "test"))
     else:
-        files = leaf_files(source)
+        files = leaf_files(source, "TFF's fed_emnist_train.h5 and fed_emnist_test.h5")
         train, test = _from_leaf(files.train), _from_leaf(files.test)
     check_same_users(train, test, source)
     names = list(train)

@@ -34,10 +34,10 @@ class LeafFiles:
     test: list[SourceFile]
 
 
-def leaf_files(path: Path) -> LeafFiles:
+def leaf_files(path: Path, instead: str) -> LeafFiles:
     """Find the train and test files: by their folder, or by their names (all_data_..._train_9.json).
 
-    Of one file alone, the other half is looked for beside it.
+    Of one file alone, the other half is looked for beside it. `instead` says what else the task could be read from.
     """
     found: dict[str, list[SourceFile]] = {"train": [], "test": []}
     for half in _halves(path):
@@ -45,6 +45,8 @@ def leaf_files(path: Path) -> LeafFiles:
             roles = ROLE.findall(source.name)
             if source.name.endswith(".json") and roles:
                 found[roles[-1]].append(source)
+    if not any(found.values()):
+        raise DataError(f"{path} has neither LEAF's JSON (train and test files) nor {instead}; give the folder of one")
     for role, files in found.items():
         if not files:
             raise DataError(

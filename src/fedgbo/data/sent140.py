@@ -40,7 +40,10 @@ def read_sent140(source: Path, *, seed: int = 0, features: int = FEATURES) -> Pa
 
 def _table(source: Path) -> SourceFile | None:
     """Find the CSV; Sentiment140's archive has a small second one for testing, which has other labels."""
-    files = [file for file in source_files(source) if file.name.endswith(".csv")]
+    every = source_files(source)
+    if len(every) == 1 and not every[0].name.endswith(".json"):
+        return every[0]
+    files = [file for file in every if file.name.endswith(".csv")]
     training = [file for file in files if "training" in file.name.rsplit("/", 1)[-1]]
     found = training or files
     if len(found) > 1:
@@ -49,7 +52,7 @@ def _table(source: Path) -> SourceFile | None:
 
 
 def _from_leaf(source: Path) -> tuple[Tweets, Array]:
-    files, tweets = leaf_files(source), Tweets()
+    files, tweets = leaf_files(source, "Sentiment140's CSV"), Tweets()
     train = [_add(tweets, user) for user in users(files.train)]
     size = len(tweets.labels)
     test = [_add(tweets, user) for user in users(files.test)]

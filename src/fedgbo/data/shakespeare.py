@@ -12,7 +12,7 @@ import numpy as np
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.data.archives import SourceFile, source_files
 from fedgbo.data.characters import encode
-from fedgbo.data.leaf import LeafUser, check_same_users, leaf_files, users
+from fedgbo.data.leaf import LeafFiles, LeafUser, check_same_users, leaf_files, users
 from fedgbo.data.packed import Packed
 from fedgbo.data.plays import HEADING, speakers
 from fedgbo.data.store import Array
@@ -41,14 +41,15 @@ Half = dict[str, list[tuple[int, int]]]  # by client: (start in the text, number
 
 def read_shakespeare(source: Path, fraction: float | None = None) -> Packed:
     """Read the raw text if there is one, else LEAF's JSON; `fraction` of a speaker's windows is for training."""
-    raw = [] if source.name.endswith((".json", ".json.xz", ".json.gz")) else _raw_texts(source)
+    raw = _raw_texts(source)
     if raw:
         return pack_text(raw[0], FRACTION if fraction is None else fraction)
+    files = leaf_files(source, "Project Gutenberg's text (.txt)")
     if fraction is not None:
         raise ConfigError(
             f"{source} has no raw text, and its JSON files are split already; leave out the fraction, or give the text"
         )
-    return _pack_json(source)
+    return _pack_json(files, source)
 
 
 def pack_text(file: SourceFile, fraction: float) -> Packed:
@@ -86,8 +87,8 @@ def _raw_texts(source: Path) -> list[SourceFile]:
     return found
 
 
-def _pack_json(source: Path) -> Packed:
-    files, runs = leaf_files(source), Runs()
+def _pack_json(files: LeafFiles, source: Path) -> Packed:
+    runs = Runs()
     train, test = _half(files.train, runs), _half(files.test, runs)
     check_same_users(train, test, source)
     return _packed(runs, train, {name: test[name] for name in train}, str(source), None)

@@ -26,8 +26,8 @@ class WindowSamples(Samples):
     ends: Array = field(init=False)  # (runs,) int64, the row after each run's last
 
     def __post_init__(self) -> None:
-        ends = np.asarray(self.starts) + self.counts + WINDOW
-        if len(ends) == 0 or min(self.starts) < 0 or min(self.counts) < 1 or max(ends) > len(self.text):
+        beyond = np.max(self.starts + self.counts, initial=0) + WINDOW > len(self.text)
+        if len(self.starts) == 0 or np.min(self.starts) < 0 or np.min(self.counts) < 1 or beyond:
             raise DataError("the windows do not fit the text; pack the data again")
         object.__setattr__(self, "ends", np.cumsum(self.counts))
 
