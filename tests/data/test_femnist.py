@@ -48,6 +48,12 @@ def test_reads_pixels_labels_and_writers_exactly(tmp_path, make):
     assert packed.meta["synthetic"] is False
 
 
+def test_pixels_of_few_digits_are_rounded_to_the_nearest_byte(tmp_path):
+    for role in ("train", "test"):
+        write(tmp_path / role / "a.json", {"ann": ([[0.0039, 0.9961, 0.502] + [1] * 781], [3])})
+    assert read_femnist(tmp_path).arrays["train_images"].reshape(-1)[:4].tolist() == [1, 254, 128, 255]
+
+
 def one(x, y):
     return {"ann": (np.asarray(x), np.asarray(y))}
 

@@ -16,6 +16,7 @@ from .leaf_samples import write
 NASTY = {
     'quo"te': (['a } b { "x": [', "back\\", '\\"}', "{{{"], ["}", '"', "\\", "]"]),
     "plain": ([[0.5, 1], [2, 3]], [0, 1]),
+    "nested": ([{"a": {"b": "}{"}}, {"c": [{}]}], [{}, 1]),
     "ümlaut": (["ß", "€"], ["}", "x"]),
 }
 
@@ -113,6 +114,7 @@ def test_truncated_compressed_file(tmp_path):
         ('{"user_data": [1]}', r"in 'user_data', byte 14: expected '{'"),
         ('{"user_data": {}}', "have no users"),
         ('{"user_data": {"a": {"x": [1 2], "y": [1]}}}', r"in user 'a', about byte 29: no valid JSON"),
+        ('{"user_data": {"a": {"x": ["\udcff"], "y": [1]}}}', r"in user 'a', about byte 28: no valid JSON"),
         ('{"user_data": {"a": {"x": [1], "y": [1]}}} {', r"after the last value, byte 43"),
         ('{"user_data": {"a": {"x": [1], "y": [1]} "b"', r"in 'user_data', byte 41: expected ','"),
         ('{"user_data": {3: {}}}', r"expected a name in quotes, found b'3'"),
@@ -125,7 +127,7 @@ def test_truncated_compressed_file(tmp_path):
     ],
 )
 def test_wrong_content_names_file_user_and_place(tmp_path, text, match):
-    (tmp_path / "a.json").write_text(text)
+    (tmp_path / "a.json").write_bytes(text.encode("utf-8", errors="surrogateescape"))
     with pytest.raises(DataError, match=match):
         read(tmp_path / "a.json")
 

@@ -124,6 +124,7 @@ def test_users_without_a_training_tweet_left_are_dropped(tmp_path):
     assert arrays["client_names"].tolist() == ["a", "c"]
     assert arrays["train_offsets"].tolist() == [0, 1, 2]
     assert arrays["test_offsets"].tolist() == [0, 0, 1]
+    assert (len(arrays["train_labels"]), len(arrays["test_labels"])) == (2, 1)
 
 
 def test_the_training_file_is_taken_from_the_public_archive(tmp_path):

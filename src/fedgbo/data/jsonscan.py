@@ -80,7 +80,7 @@ class JsonScanner:
         try:
             value = json.loads(self._buffer[self._position : end])
         except (ValueError, RecursionError) as error:
-            place = self._base + self._position + getattr(error, "pos", 0)
+            place = self._base + self._position + getattr(error, "pos", getattr(error, "start", 0))
             raise DataError(f"{self._where}: {inside}, about byte {place}: no valid JSON ({error})") from error
         self._position = end
         return value

@@ -58,6 +58,8 @@ def pack_text(file: SourceFile, fraction: float) -> Packed:
         raise ConfigError(f"fraction must be between 0 and 1, not {fraction!r}; 0.9 gives the paper's 660 clients")
     with file.open() as stream:
         text = stream.read().decode("latin-1")
+    if not text:
+        raise DataError(f"{file.where} is empty; get it again")
     runs, train, test = Runs(), Half(), Half()
     for name, said in speakers(text, file.where).items():
         samples = len(said) - WINDOW
