@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedgbo.core.checks import whole
-from fedgbo.core.random import check_seed, stream
+from fedgbo.core.random import Rows, check_seed, stream
 from fedgbo.data.rowwise import uniforms
-from fedgbo.core.random import Rows
 from fedgbo.data.store import Array
 
 CLASSES, SIZE, FINENESS = 62, 28, 3  # a distance field has 3 x 3 points for a pixel

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from fedgbo.core.checks import whole
-from fedgbo.core.random import check_seed, stream
+from fedgbo.core.random import Rows, check_seed, stream
 from fedgbo.data.partition import pachinko
 from fedgbo.data.rowwise import uniforms
-from fedgbo.core.random import Rows
 from fedgbo.data.store import Array
 
 FINE, COARSE, SIZE, MARGIN = 100, 20, 32, 4  # a pattern is MARGIN wider than an image on each side
