@@ -6,38 +6,16 @@ from torch import nn
 
 from fedgbo.costs.flops import forward_macs, local_update_flops
 from fedgbo.experiments.paper.published import tasks
-
-
-def paper_like_cnn(channels: int, side: int, classes: int) -> nn.Module:
-    """The layers that the paper describes: two 3x3 convolutions of 32 and 64 channels, pooled, then 512 units."""
-    last = ((side - 2) // 2 - 2) // 2
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 3),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * last * last, 512),
-        nn.Linear(512, classes),
-    )
-
-
-class Characters(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(79, 8)
-        self.gru = nn.GRU(8, 128, num_layers=2, batch_first=True)
-        self.output = nn.Linear(128, 79)
-
-    def forward(self, x):
-        return self.output(self.gru(self.embedding(x))[0][:, -1])
-
+from fedgbo.models.cnn import paper_cnn
+from fedgbo.models.gru import shakespeare_gru
+from fedgbo.models.linear import sent140_linear
+from fedgbo.tasks import TASKS
 
 MODELS = {
-    "cifar100": (paper_like_cnn(3, 32, 100), torch.zeros(2, 3, 32, 32)),
-    "femnist": (paper_like_cnn(1, 28, 62), torch.zeros(2, 1, 28, 28)),
-    "sent140": (nn.Linear(5000, 2), torch.zeros(3, 5000)),
-    "shakespeare": (Characters(), torch.zeros(2, 80, dtype=torch.long)),
+    "cifar100": (paper_cnn(3, 32, 100), torch.zeros(2, 3, 32, 32)),
+    "femnist": (paper_cnn(1, 28, 62), torch.zeros(2, 1, 28, 28)),
+    "sent140": (sent140_linear(), torch.zeros(3, 7, 2)),
+    "shakespeare": (shakespeare_gru(), torch.zeros(2, 80, dtype=torch.long)),
 }
 
 
@@ -47,6 +25,15 @@ def test_the_papers_sizes(name):
     task = tasks()[name]
     assert sum(p.numel() for p in module.parameters()) == task.params
     assert forward_macs(module, inputs) == task.macs
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_stand_ins_have_the_papers_clients_and_batches(name):
+    task, paper = TASKS[f"{name}-synthetic"](), tasks()[name]
+    assert task.data.clients == paper.clients
+    assert (task.cohort_size, task.batch_size) == (paper.clients_per_round, paper.batch_size)
+    assert len(task.data.train) / task.data.clients == pytest.approx(paper.mean_samples, rel=0.02)
+    assert sum(p.numel() for p in task.model().parameters()) == paper.params
 
 
 def test_a_subclass_counts_as_its_kind():

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fedgbo.cli.console import clean_errors
 from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.paper import TABLES, Cell, Table
 from fedgbo.experiments.paper.render import RENDERERS
@@ -79,7 +80,8 @@ def _command(make: Callable[[], Table]) -> Callable[[Format, Path | None], None]
         if output is None:
             typer.echo(text, nl=False)
         else:
-            _write(output, text)
+            with clean_errors():
+                _write(output, text)
 
     command.__doc__ = make.__doc__
     return command

@@ -68,6 +68,10 @@ class ImageSamples(Samples):
             return self._augmented(images, rng), labels
         return images if self.crop is None else _centre(images, self.crop), labels
 
+    def labels_of(self, rows: Rows) -> Array:
+        """Return the labels of `rows`."""
+        return self.labels[rows]
+
     def label_range(self) -> tuple[int, int]:
         """Return the smallest and the largest label."""
         return int(self.labels.min()), int(self.labels.max())

@@ -56,6 +56,10 @@ class SparseSamples(Samples):
         pairs[..., 1] = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         return torch.from_numpy(pairs), torch.from_numpy(self.labels[rows].astype(np.int64))
 
+    def labels_of(self, rows: Rows) -> Array:
+        """Return the labels of `rows`."""
+        return self.labels[rows]
+
     def label_range(self) -> tuple[int, int]:
         """Return the smallest and the largest label."""
         return int(self.labels.min()), int(self.labels.max())

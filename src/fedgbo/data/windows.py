@@ -38,13 +38,23 @@ class WindowSamples(Samples):
 
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return windows (B, 80) and the characters after them (B,), as torch's long."""
-        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
-            raise IndexError(f"rows go from {rows.min()} to {rows.max()}, but there are {len(self)} samples")
-        run = np.searchsorted(self.ends, rows, side="right")
-        first = self.starts[run] + rows - (self.ends[run] - self.counts[run])  # (B,)
+        first = self._first(rows)  # (B,)
         taken = self.text[first[:, None] + np.arange(WINDOW + 1)].astype(np.int64)  # (B, 81)
         windows = torch.from_numpy(taken)
         return windows[:, :WINDOW], windows[:, WINDOW]
+
+    def labels_of(self, rows: Rows) -> Array:
+        """Return the characters after the windows."""
+        labels: Array = self.text[self._first(rows) + WINDOW]
+        return labels
+
+    def _first(self, rows: Rows) -> Array:
+        """Return where the windows begin in the text."""
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
+            raise IndexError(f"rows go from {rows.min()} to {rows.max()}, but there are {len(self)} samples")
+        run = np.searchsorted(self.ends, rows, side="right")
+        first: Array = self.starts[run] + rows - (self.ends[run] - self.counts[run])
+        return first
 
     def label_range(self) -> tuple[int, int]:
         """Return the smallest and the largest character of the text, which no label exceeds."""

@@ -49,12 +49,24 @@ def presets(name: str) -> list[Preset]:
     ]
 
 
-def preset(name: str, task: str, algorithm: str, optimiser: str | None, local_steps: int | None) -> Preset | None:
-    """Return the row that fits; an optimiser or K left open takes the first that does (SGD or SGDm come first)."""
-    rows = [row for row in presets(name) if row.task == task and row.algorithm == algorithm]
-    rows = [row for row in rows if optimiser in (None, row.optimiser) and local_steps in (None, row.local_steps)]
+def preset(
+    name: str, task: str, algorithm: str, optimiser: str | None = None, local_steps: int | None = None
+) -> Preset | None:
+    """Return the row that fits best; a stand-in takes its task's.
+
+    An optimiser left open is SGD or SGDm, if they are there. Where no row has this K, the nearest is taken.
+    """
+    rows = [row for row in presets(name) if row.task == task.removesuffix("-synthetic") and row.algorithm == algorithm]
+    rows = [row for row in rows if optimiser in (None, row.optimiser)]
     order = ("sgd", "sgdm", "rmsprop", "adam")
-    return min(rows, key=lambda row: order.index(row.optimiser), default=None)
+    away = local_steps or 0
+    return min(rows, key=lambda row: (order.index(row.optimiser), abs(row.local_steps - away)), default=None)
+
+
+def preset_of(task: str) -> str | None:
+    """Return the name of the presets that are used for a task unless others are asked for."""
+    known = task.removesuffix("-synthetic")
+    return next((name for name in PRESETS if any(row.task == known for row in presets(name))), None)
 
 
 def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
