@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "costs": {"core", "costs"},
     "engines": {"core", "data", "tasks", "engines"},
     "runs": {"core", "optimisers", "algorithms", "data", "tasks", "engines", "costs", "runs"},
-    "reports": {"core", "runs", "costs", "reports"},
+    "reports": {"core", "data", "tasks", "runs", "costs", "reports"},
     "experiments": {"core", "runs", "costs", "tasks", "models", "algorithms", "optimisers", "experiments", "reports"},
     "cli": {"core", "data", "tasks", "runs", "costs", "experiments", "reports", "cli"},
 }

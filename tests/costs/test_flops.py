@@ -1,45 +1,59 @@
+"""The paper's count F, by hand, and the figures in experiments/paper/published/sizes.toml, which follow from it."""
+
 import pytest
 import torch
 from torch import nn
 
 from fedgbo.costs.flops import forward_macs, local_update_flops
+from fedgbo.experiments.paper.published import tasks
+from fedgbo.models.cnn import paper_cnn
+from fedgbo.models.gru import shakespeare_gru
+from fedgbo.models.linear import sent140_linear
+from fedgbo.tasks import TASKS
+
+MODELS = {
+    "cifar100": (paper_cnn(3, 32, 100), torch.zeros(2, 3, 32, 32)),
+    "femnist": (paper_cnn(1, 28, 62), torch.zeros(2, 1, 28, 28)),
+    "sent140": (sent140_linear(), torch.zeros(3, 7, 2)),
+    "shakespeare": (shakespeare_gru(), torch.zeros(2, 80, dtype=torch.long)),
+}
 
 
-class Gru(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.gru, self.out = nn.Embedding(79, 8), nn.GRU(8, 128, 2, batch_first=True), nn.Linear(128, 79)
-
-    def forward(self, x):
-        return self.out(self.gru(self.embed(x))[0][:, -1])
-
-
-def cnn(channels, width, classes):
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * width * width, 512), nn.ReLU(), nn.Linear(512, classes),
-    )  # fmt: skip
+@pytest.mark.parametrize("name", MODELS)
+def test_the_papers_sizes(name):
+    module, inputs = MODELS[name]
+    task = tasks()[name]
+    assert sum(p.numel() for p in module.parameters()) == task.params
+    assert forward_macs(module, inputs) == task.macs
 
 
-@pytest.mark.parametrize(
-    ("model", "inputs", "macs", "params"),
-    [
-        (cnn(3, 6, 100), torch.zeros(2, 3, 32, 32), 5_163_072, 1_250_852),
-        (nn.Linear(5000, 2), torch.zeros(3, 5000), 10_000, 10_002),
-        (cnn(1, 5, 62), torch.zeros(1, 1, 28, 28), 3_305_280, 870_334),
-        (Gru(), torch.zeros(2, 80, dtype=torch.long), 12_318_592, 162_887),
-    ],
-    ids=["cifar100", "sent140", "femnist", "shakespeare"],
-)
-def test_the_papers_models(model, inputs, macs, params):
-    assert forward_macs(model, inputs) == macs
-    assert sum(p.numel() for p in model.parameters()) == params
-    assert model.training
-    assert not any(module._forward_hooks for module in model.modules())
+@pytest.mark.parametrize("name", MODELS)
+def test_the_stand_ins_have_the_papers_clients_and_batches(name):
+    task, paper = TASKS[f"{name}-synthetic"](), tasks()[name]
+    assert task.data.clients == paper.clients
+    assert (task.cohort_size, task.batch_size) == (paper.clients_per_round, paper.batch_size)
+    assert len(task.data.train) / task.data.clients == pytest.approx(paper.mean_samples, rel=0.02)
+    assert sum(p.numel() for p in task.model().parameters()) == paper.params
 
 
-def test_a_cell_of_table_7():
-    """CIFAR100, FedGBO with SGDm, K = 10: 50.2e8."""
-    flops = local_update_flops(samples=10 * 32, steps=10, macs=5_163_072, params=1_250_852, step_ops=5)
-    assert f"{flops / 1e8:.3g}" == "50.2"
+def test_a_subclass_counts_as_its_kind():
+    class Own(nn.Linear):
+        pass
+
+    assert forward_macs(Own(5, 3), torch.zeros(7, 5)) == 15
+
+
+def test_a_convolution_counts_its_bias():
+    assert forward_macs(nn.Conv2d(2, 3, 3), torch.zeros(4, 2, 5, 5)) == 3 * 3 * 3 * (2 * 9 + 1)
+    assert forward_macs(nn.Conv2d(2, 3, 3, bias=False), torch.zeros(4, 2, 5, 5)) == 3 * 3 * 3 * 2 * 9
+
+
+def test_counting_leaves_the_mode_alone():
+    module = nn.Linear(2, 2).train()
+    forward_macs(module, torch.zeros(1, 2))
+    assert module.training
+    assert not module._forward_hooks
+
+
+def test_a_local_update_by_hand():
+    assert local_update_flops(samples=40, steps=10, macs=7, params=100, step_ops=5) == 40 * 21 + 10 * 500

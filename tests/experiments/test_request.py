@@ -58,6 +58,17 @@ def test_every_digits_preset_builds(row):
     assert isinstance(build("algorithm", row.algorithm_table()), fedgbo.FederatedAlgorithm)
 
 
+def test_the_papers_settings_by_name_and_by_default():
+    flags = {"task": "cifar100-synthetic", "algorithm": "fedgbo", "optimiser": "sgdm", "local_steps": 10}
+    for preset_name in ("paper", None):
+        config, note = read_request(None, {**flags, "preset": preset_name}, []).resolve()
+        assert config.algorithm["optimiser"] == {"name": "sgdm", "lr": 0.1, "beta": 0.9}
+        assert note == "preset paper: lr=0.1, beta=0.9"
+    config, note = read_request(None, {**flags, "local_steps": 45}, []).resolve()
+    assert config.algorithm["optimiser"] == {"name": "sgdm", "lr": 0.01, "beta": 0.99}
+    assert note.endswith("(tuned for K=50)")
+
+
 def test_every_algorithm_has_a_digits_preset():
     assert {row.algorithm for row in presets("digits")} == set(ALGORITHMS)
 

@@ -25,7 +25,7 @@ def write(tmp_path):
         folder = RunFolder.create(path, config.model_dump())
         for i, accuracy in enumerate(accuracies):
             n = 10 * i
-            folder.append(Record(n, 1.0, accuracy, None, 200 * n, 100 * n, 1e6 * n, 0.1 * n))
+            folder.append(Record(n, 1.0, accuracy, None, 200 * n, 100 * n, 1e6 * n, 2e6 * n, 0.1 * n))
         folder.set_status("finished")
         folder.close()
         return load_run(path)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedgbo import __version__
+from fedgbo.cli import data, paper
 from fedgbo.cli.compare import compare
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.run import resume, run
@@ -25,6 +26,8 @@ app.command()(run)
 app.command()(resume)
 app.command()(compare)
 app.command("list")(list_everything)
+app.add_typer(data.app, name="data")
+app.add_typer(paper.app, name="paper")
 
 
 def _show_version(wanted: bool) -> None:

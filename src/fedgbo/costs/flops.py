@@ -19,9 +19,9 @@ def forward_macs(module: nn.Module, inputs: Tensor) -> int:
 
     def count(layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
         nonlocal total
-        total += _COUNTS[type(layer)](layer, args[0], output)
+        total += next(rule for kind, rule in _COUNTS.items() if isinstance(layer, kind))(layer, args[0], output)
 
-    hooks = [layer.register_forward_hook(count) for layer in module.modules() if type(layer) in _COUNTS]
+    hooks = [layer.register_forward_hook(count) for layer in module.modules() if isinstance(layer, tuple(_COUNTS))]
     was_training = module.training
     try:
         with torch.no_grad():

@@ -1,5 +1,6 @@
 """Partitioners: turn labelled arrays into clients. Each returns, for every client, the row numbers that it gets."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -74,22 +75,8 @@ def pachinko(
     for pool, parent in zip(pools, parents, strict=True):
         if (coarse[pool] != parent).any():
             raise DataError(f"fine label {fine[pool[0]]} lies under two coarse labels; a fine class needs one parent")
-    children = [np.flatnonzero(parents == parent) for parent in np.unique(parents)]
-    left = np.array([len(pool) for pool in pools])
-
-    parts = []
-    for _ in range(clients):
-        top = rng.dirichlet(np.full(len(children), alpha))
-        below = [rng.dirichlet(np.full(len(kids), beta)) for kids in children]
-        rows = np.empty(samples, dtype=np.int64)
-        for i in range(samples):
-            branch = _draw(top, np.array([left[kids].any() for kids in children]), rng)
-            kids = children[branch]
-            leaf = kids[_draw(below[branch], left[kids] > 0, rng)]
-            left[leaf] -= 1
-            rows[i] = pools[leaf][left[leaf]]
-        parts.append(rows)
-    return parts
+    branches = [np.flatnonzero(parents == parent) for parent in np.unique(parents)]
+    return [_down_the_tree(pools, branches, samples, alpha, beta, rng) for _ in range(clients)]
 
 
 def by_id(ids: Any) -> list[Rows]:
@@ -125,17 +112,44 @@ def _pools(labels: Any, rng: np.random.Generator) -> list[Rows]:
     return [rng.permutation(np.flatnonzero(labels == label)) for label in np.unique(labels)]
 
 
-def _draw(weights: Any, open_: Any, rng: np.random.Generator) -> int:
-    """Draw an index in proportion to its weight, among those that are open (uniformly if all weight is gone)."""
+def _down_the_tree(
+    pools: list[Rows], branches: list[Rows], samples: int, alpha: float, beta: float, rng: np.random.Generator
+) -> Rows:
+    """Take one client's rows out of the pools of its fine classes; branches[b] has the fine classes of coarse one b."""
+    coarse = rng.dirichlet(np.full(len(branches), alpha))
+    fine = [rng.dirichlet(np.full(len(leaves), beta)) for leaves in branches]
+    left = [np.array([len(pools[leaf]) for leaf in leaves]) for leaves in branches]
+    top = _cumulative(coarse, np.array([counts.any() for counts in left]))
+    below = [_cumulative(weights, counts > 0) for weights, counts in zip(fine, left, strict=True)]
+    rows = np.empty(samples, dtype=np.int64)
+    for i, (u, w) in enumerate(rng.random((samples, 2)).tolist()):
+        b = _pick(top, u)
+        k = _pick(below[b], w)
+        leaf = branches[b][k]
+        rows[i], pools[leaf] = pools[leaf][-1], pools[leaf][:-1]
+        left[b][k] -= 1
+        if left[b][k] == 0:  # only now do the mixtures change
+            top = _cumulative(coarse, np.array([counts.any() for counts in left]))
+            below[b] = _cumulative(fine[b], left[b] > 0)
+    return rows
+
+
+def _cumulative(weights: Any, open_: Any) -> list[float]:
+    """Sum up the weights of what is still open; if all weight is gone, what is open counts alike."""
     shares = np.where(open_, weights, 0.0)
-    cumulative = np.cumsum(shares if shares.sum() > 0 else open_.astype(float))
-    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+    sums: list[float] = np.cumsum(shares if shares.sum() > 0 else open_.astype(float)).tolist()
+    return sums
+
+
+def _pick(cumulative: list[float], uniform: float) -> int:
+    """Return the index that a uniform number from [0, 1) falls on, in proportion to the weights."""
+    return bisect_right(cumulative, uniform * cumulative[-1])
 
 
 def _take(pools: list[Rows], mixture: Any, size: int, rng: np.random.Generator) -> Rows:
     """Take `size` rows out of the pools, each from a class drawn from `mixture`."""
     rows = np.empty(size, dtype=np.int64)
     for i in range(size):
-        label = _draw(mixture, np.array([len(pool) > 0 for pool in pools]), rng)
+        label = _pick(_cumulative(mixture, np.array([len(pool) > 0 for pool in pools])), rng.random())
         rows[i], pools[label] = pools[label][-1], pools[label][:-1]
     return rows

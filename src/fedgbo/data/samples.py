@@ -1,6 +1,7 @@
 """Rows of (input, target) that a batch is taken from."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,11 @@ class Samples(ABC):
     @abstractmethod
     def label_range(self) -> tuple[int, int] | None:
         """Return the smallest and the largest label, or None where targets are not whole numbers."""
+
+    def labels_of(self, rows: Rows) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return the targets of `rows` alone; overridden where inputs need not be made for it."""
+        labels: np.ndarray[Any, np.dtype[Any]] = self.batch(rows)[1].numpy()
+        return labels
 
 
 class TensorSamples(Samples):

@@ -42,10 +42,10 @@ class SerialEngine:
         torch.manual_seed(torch_seed(seed, "model"))
         self.model = FlatModel(task.model(), task.loss)
         self.initial_params = self.model.params.clone()
-        self.sample, targets = self.batch(task.data.train, np.arange(min(2, len(task.data.train))))
-        check_fit(self.model, task, self.sample, targets)
+        self.sample = self.batch(task.data.train, np.arange(min(2, len(task.data.train))))
+        check_fit(self.model, task, *self.sample)
         if any(term.needs_hidden for term in algorithm.terms):
-            self.model.watch_hidden(self.sample)
+            self.model.watch_hidden(self.sample[0])
 
     def train(
         self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int

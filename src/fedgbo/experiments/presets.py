@@ -10,7 +10,10 @@ from fedgbo.core.errors import ConfigError, unknown
 from fedgbo.core.optimiser import Optimiser
 from fedgbo.runs.describe import find, parameters
 
-PRESETS = {"digits": "digits.csv"}
+PRESETS = {"digits": "digits.csv", "paper": "paper.csv"}  # paper: the authors' own table, to the letter
+
+# The authors' spellings of AdaptiveFedOpt's settings, and ours. FedMAX's beta is the algorithm's, and stays `beta`.
+SPELLINGS = {"client_lr": "lr", "clr": "lr", "slr": "server_lr", "sbeta": "beta"}
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,24 @@ def presets(name: str) -> list[Preset]:
     ]
 
 
-def preset(name: str, task: str, algorithm: str, optimiser: str | None, local_steps: int | None) -> Preset | None:
-    """Return the row that fits; an optimiser or K left open takes the first that does (SGD or SGDm come first)."""
-    rows = [row for row in presets(name) if row.task == task and row.algorithm == algorithm]
-    rows = [row for row in rows if optimiser in (None, row.optimiser) and local_steps in (None, row.local_steps)]
+def preset(
+    name: str, task: str, algorithm: str, optimiser: str | None = None, local_steps: int | None = None
+) -> Preset | None:
+    """Return the row that fits best; a stand-in takes its task's.
+
+    An optimiser left open is SGD or SGDm, if they are there. Where no row has this K, the nearest is taken.
+    """
+    rows = [row for row in presets(name) if row.task == task.removesuffix("-synthetic") and row.algorithm == algorithm]
+    rows = [row for row in rows if optimiser in (None, row.optimiser)]
     order = ("sgd", "sgdm", "rmsprop", "adam")
-    return min(rows, key=lambda row: order.index(row.optimiser), default=None)
+    away = local_steps or 0
+    return min(rows, key=lambda row: (order.index(row.optimiser), abs(row.local_steps - away)), default=None)
+
+
+def preset_of(task: str) -> str | None:
+    """Return the name of the presets that are used for a task unless others are asked for."""
+    known = task.removesuffix("-synthetic")
+    return next((name for name in PRESETS if any(row.task == known for row in presets(name))), None)
 
 
 def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +76,7 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
     {'name': 'fedgbo', 'optimiser': {'name': 'sgdm', 'lr': 0.1, 'beta': 0.9}}
     """
     made = find("algorithm", algorithm)
-    slots = _optimiser_slots(made)
+    slots = optimiser_slots(made)
     table: dict[str, Any] = {"name": algorithm}
     if not slots:
         table.update(settings)
@@ -87,7 +102,7 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
     return table
 
 
-def _optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
+def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
     """Return the names of a class's arguments that are optimisers, in order: the client's, then the server's."""
     hints = get_type_hints(made)
     return {key: hints[key] for key in parameters(made) if _is_optimiser(hints.get(key))}
@@ -107,4 +122,4 @@ def _accepted(table: Mapping[str, Any], made: Any, slots: Mapping[str, Any]) -> 
 
 def _settings(text: str) -> dict[str, float]:
     pairs = (part.strip().partition("=") for part in text.split(","))
-    return {key: float(value) for key, _, value in pairs}
+    return {SPELLINGS.get(key, key): float(value) for key, _, value in pairs}

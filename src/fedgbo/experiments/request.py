@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedgbo.core.errors import ConfigError, FedGBOError, unknown
-from fedgbo.experiments.presets import PRESETS, algorithm_table, preset, presets
+from fedgbo.experiments.presets import Preset, algorithm_table, preset, preset_of, presets
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find
 
@@ -65,17 +65,16 @@ class Request(BaseModel):
         find("algorithm", algorithm)
         if self.optimiser:
             find("optimiser", self.optimiser)
-        chosen = self.preset or (task if task in PRESETS else "none")
+        chosen = self.preset or preset_of(task) or "none"
         optimiser, note = self.optimiser, None
         if chosen != "none":
-            steps = self.local_steps if self.preset and isinstance(self.local_steps, int) else None
+            steps = self.local_steps if isinstance(self.local_steps, int) else None
             row = preset(chosen, task, algorithm.lower(), optimiser, steps)
-            if row is None and self.preset:
+            if self.preset and (row is None or steps not in (None, row.local_steps)):
                 raise ConfigError(_no_row(chosen, task, algorithm, optimiser, steps))
             if row is not None:
                 optimiser = row.optimiser
-                taken = {key: value for key, value in row.settings.items() if key not in settings}
-                note = f"preset {chosen}: " + ", ".join(f"{k}={v:g}" for k, v in taken.items()) if taken else None
+                note = _note(chosen, row, settings, steps)
                 settings = {**row.settings, **settings}
         return algorithm_table(algorithm, optimiser, settings), note
 
@@ -157,8 +156,15 @@ def _line_of(text: str, word: str) -> int | None:
     return next((n for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)), None)
 
 
+def _note(name: str, row: Preset, given: Mapping[str, Any], steps: int | None) -> str | None:
+    """Say what a preset filled in."""
+    taken = ", ".join(f"{key}={value:g}" for key, value in row.settings.items() if key not in given)
+    tuned = "" if steps in (None, row.local_steps) else f" (tuned for K={row.local_steps})"
+    return f"preset {name}: {taken}{tuned}" if taken else None
+
+
 def _no_row(name: str, task: str, algorithm: str, optimiser: str | None, steps: int | None) -> str:
     asked = ", ".join(str(part) for part in (task, algorithm, optimiser, f"K={steps}" if steps else None) if part)
-    rows = [row for row in presets(name) if row.task == task]
+    rows = [row for row in presets(name) if row.task == task.removesuffix("-synthetic")]
     have = sorted({f"{row.algorithm} {row.optimiser} K={row.local_steps}" for row in rows})
     return f"preset {name} has no settings for {asked}; it has: {', '.join(have) or 'nothing for this task'}"

@@ -17,11 +17,11 @@ from fedgbo.core.errors import ConfigError, DivergenceError, RunFolderError
 from fedgbo.core.random import check_seed, stream
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
-from fedgbo.costs.flops import forward_macs, local_update_flops
-from fedgbo.engines.serial import CohortResult, SerialEngine
+from fedgbo.engines.serial import SerialEngine
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.prices import Prices
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.steps import LocalSteps, check_local_steps, steps_of
@@ -109,7 +109,7 @@ class _Loop:
     def go(self, progress: Progress, history: list[Record]) -> Result:
         """Run the rounds that are left."""
         task = self.engine.task
-        self.macs = forward_macs(self.engine.model.module, self.engine.sample)
+        self.prices = Prices.of(self.engine)
         saved_at = time.monotonic()
         try:
             if not history:
@@ -147,21 +147,9 @@ class _Loop:
         server = algorithm.server_update(server, result.mean, result.steps).to(server.params.dtype)
         if (name := server.not_finite()) is not None:
             raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
-        ledger = self._booked(progress.ledger, result, algorithm.step_ops, sum(steps), time.perf_counter() - began)
+        ledger = self.prices.booked(progress.ledger, algorithm, result, steps)
+        ledger = replace(ledger, seconds=ledger.seconds + time.perf_counter() - began)
         return Progress(server, ledger, progress.rounds)
-
-    def _booked(self, ledger: Ledger, result: CohortResult, step_ops: int, steps: int, seconds: float) -> Ledger:
-        params = self.engine.model.params.numel()
-        return replace(
-            ledger,
-            round=ledger.round + 1,
-            download_bytes=ledger.download_bytes + result.download_bytes,
-            upload_bytes=ledger.upload_bytes + result.upload_bytes,
-            flops=ledger.flops + local_update_flops(result.samples, steps, self.macs, params, step_ops),
-            seconds=ledger.seconds + seconds,
-            loss_sum=ledger.loss_sum + result.loss,
-            loss_rounds=ledger.loss_rounds + 1,
-        )
 
     def _evaluated(self, progress: Progress) -> Progress:
         """Add a record of the test scores."""
@@ -180,6 +168,7 @@ class _Loop:
             download_bytes=ledger.download_bytes,
             upload_bytes=ledger.upload_bytes,
             flops=ledger.flops,
+            counted_flops=ledger.counted_flops,
             seconds=seconds,
         )
         return replace(progress, ledger=ledger, record=record)

@@ -14,7 +14,8 @@ class Ledger:
     round: int = 0
     download_bytes: int = 0
     upload_bytes: int = 0
-    flops: float = 0.0  # as the paper counts them
+    flops: float = 0.0  # on clients, as the paper counts them
+    counted_flops: float = 0.0  # on clients, as they are executed
     seconds: float = 0.0  # of training and evaluation, without pauses between a stop and a resume
     loss_sum: float = 0.0  # of the rounds since the last record
     loss_rounds: int = 0
@@ -31,6 +32,7 @@ class Record:
     download_bytes: int
     upload_bytes: int
     flops: float
+    counted_flops: float
     seconds: float
 
     def line(self) -> str:

@@ -2,9 +2,23 @@
 
 from collections.abc import Callable
 
+from fedgbo.tasks.cifar100 import cifar100, cifar100_synthetic
 from fedgbo.tasks.digits import digits
+from fedgbo.tasks.femnist import femnist, femnist_synthetic
+from fedgbo.tasks.sent140 import sent140, sent140_synthetic
+from fedgbo.tasks.shakespeare import shakespeare, shakespeare_synthetic
 from fedgbo.tasks.task import Task
 
-TASKS: dict[str, Callable[..., Task]] = {"digits": digits}
+TASKS: dict[str, Callable[..., Task]] = {
+    "digits": digits,
+    "cifar100": cifar100,
+    "cifar100-synthetic": cifar100_synthetic,
+    "femnist": femnist,
+    "femnist-synthetic": femnist_synthetic,
+    "sent140": sent140,
+    "sent140-synthetic": sent140_synthetic,
+    "shakespeare": shakespeare,
+    "shakespeare-synthetic": shakespeare_synthetic,
+}
 
 __all__ = ["TASKS", "Task"]

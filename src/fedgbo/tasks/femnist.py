@@ -1,0 +1,38 @@
+"""The paper's FEMNIST: handwritten digits and letters of 62 classes by 3,000 writers, and a stand-in without files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fedgbo.core.checks import whole
+from fedgbo.data.home import open_packed
+from fedgbo.data.image_data import image_data
+from fedgbo.data.synthetic_glyphs import synthetic_glyphs
+from fedgbo.models.cnn import paper_cnn
+from fedgbo.tasks.task import Task
+
+CLIENTS_PER_ROUND = 30
+
+
+def femnist(*, data: Path | str | None = None, clients: int = 3000) -> Task:
+    """Open the packed data in the data folder, or in the folder `data`: its first `clients`, or all if it has fewer."""
+    whole("clients", clients)
+    store = open_packed("femnist", data)
+    return _task("femnist", store.arrays, str(store.path), clients)
+
+
+def femnist_synthetic(*, clients: int = 3000, seed: int = 0, test_samples: int = 10_000) -> Task:
+    """Make up characters of the same shape, by writers who differ in style, in their classes and in their number."""
+    arrays = synthetic_glyphs(clients, test_samples, seed)
+    return _task("femnist-synthetic", arrays, "femnist-synthetic", clients)
+
+
+def _task(name: str, arrays: Mapping[str, Any], where: str, clients: int) -> Task:
+    data = image_data(arrays, where, invert=True, clients=clients)
+    return Task(name, data, _model, clients_per_round=min(CLIENTS_PER_ROUND, data.clients), batch_size=32)
+
+
+def _model() -> nn.Module:
+    return paper_cnn(channels=1, size=28, classes=62)

@@ -1,0 +1,33 @@
+"""The paper's Sent140: positive or negative tweets by 21,876 users, and a stand-in without files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedgbo.core.errors import DataError
+from fedgbo.data.home import open_packed
+from fedgbo.data.sent140 import FEATURES
+from fedgbo.data.store import Array
+from fedgbo.data.synthetic_tweets import synthetic_tweets
+from fedgbo.data.text_data import sparse_data
+from fedgbo.models.linear import sent140_linear
+from fedgbo.tasks.task import Task
+
+CLIENTS_PER_ROUND = 22
+
+
+def sent140(*, data: Path | str | None = None) -> Task:
+    """Open the packed data in the data folder, or in the folder `data`."""
+    store = open_packed("sent140", data)
+    if store.meta.get("features") != FEATURES:
+        raise DataError(f"{store.path} has {store.meta.get('features')} features, the model {FEATURES}; pack it again")
+    return _task("sent140", store.arrays, str(store.path))
+
+
+def sent140_synthetic(*, clients: int = 21_876, seed: int = 0, test_samples: int = 80_000) -> Task:
+    """Make up tweets by users who differ in their words, their mood and the number of their tweets."""
+    return _task("sent140-synthetic", synthetic_tweets(clients, test_samples, seed), "sent140-synthetic")
+
+
+def _task(name: str, arrays: Mapping[str, Array], where: str) -> Task:
+    data = sparse_data(arrays, where)
+    return Task(name, data, sent140_linear, clients_per_round=min(CLIENTS_PER_ROUND, data.clients), batch_size=8)

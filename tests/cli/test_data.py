@@ -1,0 +1,139 @@
+"""`fedgbo data` on small files in the public formats, and against a server on loopback."""
+
+import hashlib
+import json
+import lzma
+import pickle
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedgbo.cli.main import app
+from fedgbo.data.sources import Source
+
+runner = CliRunner()
+
+
+def call(*args):
+    return runner.invoke(app, [str(arg) for arg in args])
+
+
+@pytest.fixture
+def leaf(tmp_path):
+    """LEAF's JSON of four FEMNIST writers, xz-compressed as people keep it."""
+    rng = np.random.default_rng(0)
+    for half, n in (("train", 12), ("test", 3)):
+        data = {
+            f"f{i:04}_{i:02}": {
+                "x": (rng.integers(0, 256, (n, 784)) / 255).tolist(), "y": rng.integers(0, 62, n).tolist()
+            }
+            for i in range(4)
+        }  # fmt: skip
+        (tmp_path / "leaf" / half).mkdir(parents=True)
+        content = {"users": list(data), "num_samples": [n] * 4, "user_data": data}
+        file = tmp_path / "leaf" / half / f"all_data_0_niid_0_keep_0_{half}_8.json.xz"
+        file.write_bytes(lzma.compress(json.dumps(content).encode()))
+    return tmp_path / "leaf"
+
+
+def test_prepare_then_info_then_run(leaf, tmp_path):
+    done = call("data", "prepare", "femnist", "--from", leaf, "--data", tmp_path / "home")
+    assert done.exit_code == 0, done.stderr
+    assert "4 clients" in done.stderr
+    assert done.stdout.strip() == str(tmp_path / "home" / "femnist")
+    about = json.loads(call("data", "info", "femnist", "--data", tmp_path / "home", "--json").stdout)
+    assert (about["clients"], about["train_samples"], about["test_samples"]) == (4, 48, 12)
+    toml = tmp_path / "run.toml"
+    toml.write_text(f'rounds = 1\nlocal_steps = 1\n[task]\nname = "femnist"\ndata = "{tmp_path / "home"}"\n')
+    run = call("run", toml, "--preset", "none", "--lr", 0.1, "--beta", 0.9, "--out", tmp_path / "run", "--json")
+    assert json.loads(run.stdout)["rounds"] == 1
+
+
+def test_the_data_folder_is_a_variable_too(leaf, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDGBO_DATA", str(tmp_path / "elsewhere"))
+    assert call("data", "prepare", "femnist", "--from", leaf).stdout.strip() == str(tmp_path / "elsewhere" / "femnist")
+
+
+@pytest.mark.parametrize("task", ["digits", "cifar100-synthetic", "sent140-synthetic", "shakespeare-synthetic"])
+def test_info_shows_clients_skew_and_samples(task, tmp_path):
+    done = call("data", "info", task, "--picture", tmp_path / "skew")
+    assert done.exit_code == 0, done.stderr
+    assert f"{task}: " in done.stdout
+    assert "labels of some clients" in done.stdout
+    assert "some training samples" in done.stdout
+    assert "▀" in done.stdout or "->" in done.stdout
+    assert (tmp_path / "skew.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_info_compares_memory():
+    about = json.loads(call("data", "info", "shakespeare-synthetic", "--memory", "--json").stdout)
+    assert about["memory_ratio"] > 50
+
+
+def test_what_goes_wrong(tmp_path):
+    def failed(*args):
+        done = call(*args)
+        assert done.exit_code != 0
+        assert "Traceback" not in done.stderr
+        return done.stderr
+
+    home = ["--data", tmp_path / "home"]
+    assert "unknown task with public files 'femnis'; did you mean 'femnist'" in failed(
+        "data", "prepare", "femnis", "--from", tmp_path, *home
+    )
+    assert "fedgbo data fetch femnist" in failed("data", "prepare", "femnist", "--from", tmp_path / "none", *home)
+    assert "fedgbo data prepare cifar100 --from PATH" in failed("data", "info", "cifar100", *home)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "empty.json").touch()
+    assert "empty.json" in failed("data", "prepare", "femnist", "--from", tmp_path / "x", *home)
+    assert "femnist takes no --seed" in failed(
+        "data", "prepare", "femnist", "--from", tmp_path / "x", "--seed", 1, *home
+    )
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_malicious_pickle_is_refused_and_nothing_is_run(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "owned"), "w"))
+
+    (tmp_path / "cifar").mkdir()
+    for name in ("train", "test", "meta"):
+        (tmp_path / "cifar" / name).write_bytes(pickle.dumps({"data": Evil()}))
+    done = call("data", "prepare", "cifar100", "--from", tmp_path / "cifar", "--data", tmp_path / "home")
+    assert done.exit_code == 3
+    assert "refused, and nothing was run" in done.stderr
+    assert not (tmp_path / "owned").exists()
+    assert not (tmp_path / "home").exists()
+
+
+def test_fetch_downloads_and_says_how_to_go_on(tmp_path, monkeypatch):
+    content = b"the complete works" * 1000
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/100.txt"
+        digest = hashlib.sha256(content).hexdigest()
+        public = Source(name="gutenberg", urls=(url,), file="100.txt", sha256=digest, size=len(content))
+        monkeypatch.setattr("fedgbo.cli.data.source", lambda task, name: public)
+        done = call("data", "fetch", "shakespeare", "--data", tmp_path)
+    finally:
+        server.shutdown()
+    file = tmp_path / "downloads" / "shakespeare" / "100.txt"
+    assert done.exit_code == 0, done.stderr
+    assert file.read_bytes() == content
+    assert f"fedgbo data prepare shakespeare --from {file}" in " ".join(done.stderr.split())

@@ -1,0 +1,59 @@
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgbo.cli.paper import app
+from fedgbo.core.errors import ConfigError
+from fedgbo.experiments.paper import TABLES
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("style", ["text", "markdown", "csv", "json"])
+def test_every_table_in_every_format(name, style):
+    output = invoke(name, "--format", style)
+    if style == "json":
+        assert json.loads(output)["name"] == name
+    elif style == "csv":
+        lengths = {len(row) for row in csv.reader(output.splitlines())}
+        assert len(lengths) == 1
+    else:
+        assert f"Table {name[-1]}: " in output
+        assert "values agree with the printed ones" in output
+
+
+def test_table_7_says_which_two_cells_differ_and_why():
+    output = " ".join(invoke("table7").split())
+    assert "50 of 52 values agree with the printed ones (in brackets)" in output
+    assert "these differ: Sent140 Mimelite RMSProp, Sent140 Mimelite SGDm." in output
+    assert output.count("0.0335 (0.0350) [1]") == 2
+    assert "[1] Sent140 Mimelite RMSProp, Sent140 Mimelite SGDm: the print is wrong" in output
+
+
+def test_table_2_shows_both_formulas():
+    output = invoke("table2")
+    assert "v <- β v + (1 - β) g²" in output
+    assert "printed: v <- β v + (1 - β) g [1]" in output
+
+
+def test_a_file_takes_the_output(tmp_path):
+    path = tmp_path / "table8.csv"
+    assert invoke("table8", "--format", "csv", "--output", str(path)) == f"wrote {path}\n"
+    assert path.read_text(encoding="utf-8") == invoke("table8", "-f", "csv")
+
+
+@pytest.mark.parametrize("place", ["", "no/such/folder.csv"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
+    with pytest.raises(ConfigError, match=r"--output .*: cannot write there; give a file in a folder that exists"):
+        invoke("table6", "--output", str(tmp_path / place))
+
+
+def test_an_unknown_format_is_refused():
+    assert CliRunner().invoke(app, ["table1", "--format", "yaml"]).exit_code == 2

@@ -1,0 +1,57 @@
+"""Closed forms against numbers worked out by hand, and against what a real run's ledger says."""
+
+import pytest
+import torch
+from torch import nn
+
+import fedgbo
+from fedgbo import SGD, FedAvg, FedGBO, FedProx, Mimelite, MimeXlite, SGDm
+from fedgbo.core.errors import ConfigError
+from fedgbo.costs.closed import Workload, client_cost
+
+WORK = Workload(params=1000, macs=50, batch_size=4, samples=20, gradient_flops=290.0)
+SGDM = SGDm(lr=0.1, beta=0.9)
+
+
+def test_bytes():
+    cost = client_cost(Mimelite(SGDM), WORK, 10)
+    assert (cost.download_bytes, cost.upload_bytes, cost.memory_bytes) == (8000, 8000, 12000)
+    assert client_cost(FedGBO(SGDM), WORK, 10, bytes_per_number=2).download_bytes == 4000
+
+
+def test_flops_of_appendix_b():
+    assert client_cost(FedAvg(SGD(lr=0.1)), WORK, 10).flops == 10 * (4 * 150 + 2 * 1000)
+    assert client_cost(FedProx(SGD(lr=0.1), mu=0.1), WORK, 10).flops == 10 * (4 * 150 + 5 * 1000)
+    assert client_cost(FedGBO(SGDM), WORK, 10).flops == 10 * (4 * 150 + 5 * 1000)
+    assert client_cost(Mimelite(SGDM), WORK, 10).flops == 10 * (4 * 150 + 5 * 1000) + 20 * 150
+    assert client_cost(MimeXlite(SGDM), WORK, 10).flops == 10 * (4 * 150 + 5 * 1000) + 4 * 150
+
+
+def test_flops_as_executed():
+    assert client_cost(FedGBO(SGDM), WORK, 10).counted_flops == 10 * 4 * 290 + (10 * 5 + 1) * 1000
+    assert client_cost(FedGBO(SGDM), Workload(1000, 50, 4), 10).counted_flops is None
+
+
+def test_without_a_batch_size_a_step_takes_all_samples():
+    assert client_cost(FedAvg(SGD(lr=0.1)), Workload(1000, 50, None, 20), 2).flops == 2 * (20 * 150 + 2000)
+
+
+def test_a_full_gradient_needs_the_number_of_samples():
+    with pytest.raises(ConfigError, match=r"all of a client's samples; give Workload\(samples=...\)"):
+        client_cost(Mimelite(SGDM), Workload(1000, 50, 4), 10)
+
+
+def test_the_closed_form_is_what_a_run_spends():
+    torch.manual_seed(0)
+    data = fedgbo.FederatedData.from_clients(
+        train=[(torch.randn(6, 3), torch.randint(2, (6,))) for _ in range(2)],
+        test=(torch.randn(4, 3), torch.randint(2, (4,))),
+    )
+    task = fedgbo.Task(name="two", data=data, model=lambda: nn.Linear(3, 2), clients_per_round=2, batch_size=4)
+    work = Workload(params=8, macs=6, batch_size=4, samples=6)
+    for algorithm in (FedGBO(SGDM), Mimelite(SGDM), FedProx(SGD(lr=0.1), mu=0.1)):
+        spent = fedgbo.run(task, algorithm, rounds=3, local_steps=5, seed=0).history[-1]
+        cost = client_cost(algorithm, work, 5)
+        assert spent.flops == 3 * 2 * cost.flops
+        assert spent.download_bytes == 3 * 2 * cost.download_bytes
+        assert spent.upload_bytes == 3 * 2 * cost.upload_bytes

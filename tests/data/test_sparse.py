@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+import torch
+
+from fedgbo.core.errors import DataError
+from fedgbo.data.bags import Bags, count_tokens
+from fedgbo.data.sparse import SparseSamples
+
+INDPTR = np.array([0, 2, 3, 6])
+SAMPLES = SparseSamples(
+    INDPTR,
+    np.array([7, 4999, 3, 1, 2, 3], np.uint16),
+    np.array([1, 3, 2, 1, 1, 2], np.uint8),
+    np.array([0, 1, 1], np.uint8),
+)
+
+
+def test_a_batch_has_pairs_of_feature_and_share():
+    x, y = SAMPLES.batch(np.array([2, 0, 1, 0]))
+    assert x.dtype == torch.float32
+    assert x.tolist() == [
+        [[1, 0.25], [2, 0.25], [3, 0.5]],
+        [[7, 0.25], [4999, 0.75], [0, 0]],
+        [[3, 1], [0, 0], [0, 0]],
+        [[7, 0.25], [4999, 0.75], [0, 0]],
+    ]
+    assert y.tolist() == [1, 0, 1, 0]
+    assert SAMPLES.batch(np.array([1]))[0].shape == (1, 1, 2)
+    assert SAMPLES.label_range() == (0, 1)
+
+
+def test_values_of_all_pairs():
+    assert SAMPLES.values.tolist() == [0.25, 0.75, 1, 0.25, 0.25, 0.5]
+
+
+def test_rows_that_do_not_fit_are_refused():
+    with pytest.raises(DataError, match="do not fit together"):
+        SparseSamples(INDPTR, np.zeros(5, np.uint16), np.zeros(5, np.uint8), np.zeros(3, np.uint8))
+
+
+def test_tokens_are_counted_by_row():
+    bags = count_tokens(np.array([3, 0, 3, 3, 0]), np.array([5, 2, 1, 5, 0]), size=5)
+    assert bags.indptr.tolist() == [0, 2, 2, 2, 4, 4]
+    assert bags.indices.tolist() == [0, 2, 1, 5]
+    assert bags.counts.tolist() == [1, 1, 1, 2]
+    some = bags.take(np.array([3, 1, 0]))
+    assert (some.indptr.tolist(), some.indices.tolist()) == ([0, 2, 2, 4], [1, 5, 0, 2])
+
+
+def test_counts_above_a_byte_become_several_pairs():
+    rows, features = np.repeat([0, 1], [700, 510]), np.repeat([4, 2], [700, 510])
+    bags = count_tokens(rows, features, size=2)
+    assert isinstance(bags, Bags)
+    assert bags.indptr.tolist() == [0, 3, 5]
+    assert bags.indices.tolist() == [4, 4, 4, 2, 2]
+    assert bags.counts.tolist() == [255, 255, 190, 255, 255]
+    x, _ = SparseSamples(bags.indptr, bags.indices, bags.counts, np.zeros(2, np.uint8)).batch(np.array([0, 1]))
+    torch.testing.assert_close(x[..., 1].sum(1), torch.ones(2))

@@ -1,0 +1,24 @@
+import numpy as np
+import pytest
+
+from fedgbo.core.errors import DataError
+from fedgbo.data.synthetic_text import synthetic_text
+from fedgbo.data.synthetic_tweets import synthetic_tweets
+from fedgbo.data.text_data import sparse_data, window_data
+
+CASES = [(window_data, synthetic_text(2, 10, 0)), (sparse_data, synthetic_tweets(2, 10, 0))]
+
+
+@pytest.mark.parametrize(("join", "arrays"), CASES)
+def test_missing_arrays_are_named(join, arrays):
+    some = {name: array for name, array in arrays.items() if name not in ("train_offsets", "test_counts")}
+    with pytest.raises(DataError, match="here lacks the arrays train_offsets, test_counts; pack the data again"):
+        join(some, "here")
+
+
+@pytest.mark.parametrize(("join", "arrays"), CASES)
+def test_offsets_must_fit(join, arrays):
+    whole = arrays["train_offsets"]
+    for wrong in (whole[:-1], whole[1:], whole[:1], np.insert(whole, 1, 0)):
+        with pytest.raises(DataError, match="train_offsets must rise from 0 to"):
+            join({**arrays, "train_offsets": wrong}, "here")
