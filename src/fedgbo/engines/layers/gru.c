@@ -63,7 +63,8 @@ INLINE vec hyperbolic_tangent(vec x) {
 
 /* ---- GRU, forward ----
    r = sigmoid(x_r + W_r h), z = sigmoid(x_z + W_z h), n = tanh(x_n + r (W_n h + b_n)), h' = n + z (h - n)
-   projected (T, B, 3H): x_r, x_z, x_n with all biases but b_n in it; replaced by r, z, n
+   projected (T, B, 3H): x_r, x_z, x_n, still without the biases; replaced by r, z, n
+   bias      (4H): of r, z, n and, inside r's product, b_n
    packed    (H / LANES, H, 3, LANES): W_r, W_z, W_n, transposed, the columns that make LANES units together
    hidden    (T + 1, B, H): hidden[0] is the start, the rest is written;  inner (T, B, H): W_n h + b_n */
 
@@ -83,14 +84,14 @@ INLINE void gru_tile(int rows, int H, const float *packed, const float *bias, co
             sums[i][2] += a * w2;
         }
     }
-    vec b = load(bias);
+    vec b_r = load(bias), b_z = load(bias + H), b_n = load(bias + 2 * H), b_q = load(bias + 3 * H);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) { /* the pointers already stand at this tile's units */
         float *gate = gates + (long)i * 3 * H;
-        vec q = sums[i][2] + b;
-        vec r = sigmoid(load(gate) + sums[i][0]);
-        vec z = sigmoid(load(gate + H) + sums[i][1]);
-        vec n = hyperbolic_tangent(load(gate + 2 * H) + r * q);
+        vec q = sums[i][2] + b_q;
+        vec r = sigmoid(load(gate) + b_r + sums[i][0]);
+        vec z = sigmoid(load(gate + H) + b_z + sums[i][1]);
+        vec n = hyperbolic_tangent(load(gate + 2 * H) + b_n + r * q);
         store(gate, r);
         store(gate + H, z);
         store(gate + 2 * H, n);

@@ -50,14 +50,14 @@ class _Layer(torch.autograd.Function):
         T, B, _ = x.shape
         H = w_hh.shape[1]
         x = x.reshape(T * B, -1)
-        bias = b_ih.clone()
-        bias[: 2 * H] += b_hh[: 2 * H]  # b_n of the hidden state stays inside: r multiplies it
-        gates = torch.addmm(bias, x, w_ih.t()).view(T, B, 3 * H)
+        bias = torch.cat((b_ih, b_hh[2 * H :]))  # b_n of the hidden state stays apart: r multiplies it
+        bias[: 2 * H] += b_hh[: 2 * H]
+        gates = (x @ w_ih.t()).view(T, B, 3 * H)
         hidden = x.new_empty(T + 1, B, H)
         hidden[0] = 0
         inner = x.new_empty(T, B, H)
         loops = _loops(w_hh)
-        loops.forward(gates, inner, hidden, w_hh, b_hh[2 * H :])
+        loops.forward(gates, inner, hidden, w_hh, bias)
         ctx.save_for_backward(x, w_ih, w_hh, gates, inner, hidden)
         return hidden[1:]
 

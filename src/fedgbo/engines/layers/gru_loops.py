@@ -18,7 +18,7 @@ class Loops(ABC):
 
     @abstractmethod
     def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:
-        """Fill gates, inner and hidden; weight (3H, H) has W_r, W_z, W_n, bias is b_n."""
+        """Fill gates, inner and hidden; weight (3H, H) is of r, z, n; bias (4H) of r, z, n and b_n inside r's product."""
 
     @abstractmethod
     def backward(
@@ -38,7 +38,6 @@ class NativeLoops(Loops):
         """See the C file for the order of the packed weights."""
         T, B, H = inner.shape
         packed = weight.reshape(3, H // self.lanes, self.lanes, H).permute(1, 3, 0, 2).contiguous()
-        bias = bias.contiguous()
         addresses = [t.data_ptr() for t in (packed, bias, gates, inner, hidden)]
         self._native.fedgbo_gru_forward(T, B, H, *addresses)
 
@@ -62,10 +61,11 @@ class TorchLoops(Loops):
     def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:
         """Take a time step in seven operations."""
         H = inner.shape[2]
+        gates += bias[: 3 * H]
         weight_rz, weight_n = weight[: 2 * H].t(), weight[2 * H :].t()
         for gate, q, h, after in zip(gates, inner, hidden[:-1], hidden[1:], strict=True):
             rz, n = gate[:, : 2 * H], gate[:, 2 * H :]
-            torch.addmm(bias, h, weight_n, out=q)
+            torch.addmm(bias[3 * H :], h, weight_n, out=q)
             rz.addmm_(h, weight_rz).sigmoid_()
             n.addcmul_(rz[:, :H], q).tanh_()
             torch.lerp(n, h, rz[:, H:], out=after)
