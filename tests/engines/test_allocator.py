@@ -11,7 +11,7 @@ torch.set_num_threads(1)
 kept = keep_freed_memory() if sys.argv[1] == "keep" else False
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def work():
-    for _ in range(5): torch.ones(12_000_000)
+    for _ in range(20): torch.ones(12_000_000)
     before = faults()
     for _ in range(5): torch.ones(12_000_000)
     print(int(kept), faults() - before)

@@ -12,7 +12,7 @@ def keep_freed_memory() -> bool:
     A step frees and takes tens of megabytes, and each page that comes back from the kernel is zeroed and mapped anew.
     Large blocks come from one heap (no mmap of their own, which ends with the block), the heap is not trimmed, and all
     threads share it: the heaps of further threads hold at most 64 MB and are unmapped when they run empty.
-    The process then stays at its peak memory, which is no higher than before.
+    The process then stays at its peak memory, and that is somewhat higher: freed blocks are not always filled again.
     Does nothing where there is no glibc (macOS, Windows, musl).
     """
     try:

@@ -4,7 +4,6 @@
    vectors of sums stays in registers through the inner loop of a product. */
 
 #include <stdint.h>
-#include <string.h>
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -107,13 +106,14 @@ void fedgbo_gru_forward(int T, int B, int H, const float *packed, const float *b
         float *next = hidden + (long)(t + 1) * B * H;
         for (int j = 0; j < H; j += LANES) {
             const float *panel = packed + (long)j * 3 * H;
+            float *gates = projected + (long)t * B * 3 * H + j, *q = inner + (long)t * B * H + j;
             int i = 0;
             for (; i + ROWS <= B; i += ROWS)
-                gru_tile(ROWS, H, panel, bias + j, h + (long)i * H, h + (long)i * H + j,
-                         projected + ((long)t * B + i) * 3 * H + j, inner + ((long)t * B + i) * H + j, next + (long)i * H + j);
+                gru_tile(ROWS, H, panel, bias + j, h + (long)i * H, h + (long)i * H + j, gates + (long)i * 3 * H,
+                         q + (long)i * H, next + (long)i * H + j);
             for (; i < B; i++)
-                gru_tile(1, H, panel, bias + j, h + (long)i * H, h + (long)i * H + j,
-                         projected + ((long)t * B + i) * 3 * H + j, inner + ((long)t * B + i) * H + j, next + (long)i * H + j);
+                gru_tile(1, H, panel, bias + j, h + (long)i * H, h + (long)i * H + j, gates + (long)i * 3 * H,
+                         q + (long)i * H, next + (long)i * H + j);
         }
     }
 }

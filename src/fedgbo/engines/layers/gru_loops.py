@@ -18,7 +18,7 @@ class Loops(ABC):
 
     @abstractmethod
     def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:
-        """Fill gates, inner and hidden; weight (3H, H) is of r, z, n; bias (4H) of r, z, n and b_n inside r's product."""
+        """Fill gates, inner and hidden; weight (3H, H) is of r, z, n, bias (4H) of r, z, n and b_n in r's product."""
 
     @abstractmethod
     def backward(
