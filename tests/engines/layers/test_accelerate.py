@@ -1,0 +1,160 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.layers import accelerate
+from fedgbo.engines.layers.conv import FastConv2d
+from fedgbo.engines.layers.gru import FastGRU
+from fedgbo.engines.layers.pool import FastMaxPool2d
+from fedgbo.models.cnn import digits_cnn
+from tests.engines.layers.compare import assert_same_bits, assert_same_function
+
+
+def paper_cnn(channels, size, classes):
+    left = ((size - 2) // 2 - 2) // 2
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(64 * left * left, 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
+    )
+
+
+class PaperGRU(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(79, 8)
+        self.gru = nn.GRU(8, 128, num_layers=2, batch_first=True)
+        self.output = nn.Linear(128, 79)
+
+    def forward(self, x):
+        return self.output(self.gru(self.embedding(x))[0][:, -1])
+
+
+class Unusual(nn.Module):
+    """Its own forward, layers that are not known, one used twice, and one that is absent."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(2, 6, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 6)
+        self.again = nn.Conv2d(6, 6, 3, padding=1)
+        self.missing = None
+        self.pool = nn.MaxPool2d(2)
+        self.tail = nn.ModuleDict({"act": nn.GELU(), "out": nn.Linear(6, 3)})
+        self.shift = nn.Parameter(torch.randn(3))
+
+    def forward(self, x):
+        x = functional.relu(self.norm(self.first(x)))
+        x = self.pool(self.again(self.again(x)))
+        return self.tail["out"](self.tail["act"](self.pool(x)).mean((2, 3))) + self.shift
+
+
+CASES = {
+    "CIFAR100": (lambda: paper_cnn(3, 32, 100), lambda b, kind: torch.randn(b, 3, 32, 32, dtype=kind)),
+    "FEMNIST": (lambda: paper_cnn(1, 28, 62), lambda b, kind: torch.randn(b, 1, 28, 28, dtype=kind)),
+    "Shakespeare": (PaperGRU, lambda b, kind: torch.randint(79, (b, 80))),
+    "digits": (digits_cnn, lambda b, kind: torch.randn(b, 1, 8, 8, dtype=kind)),
+    "unusual": (Unusual, lambda b, kind: torch.randn(b, 2, 9, 11, dtype=kind)),
+}
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("batch", [1, 32])
+def test_computes_the_same(case, kind, batch):
+    build, inputs = CASES[case]
+    stock = build().to(kind)
+    assert_same_function(accelerate(stock), stock, inputs(batch, kind))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_keeps_parameters_names_and_the_original(case):
+    stock = CASES[case][0]()
+    before, layers = dict(stock.named_parameters()), list(stock.modules())
+    fast = accelerate(stock)
+    assert fast is not stock
+    assert list(stock.modules()) == layers
+    after = dict(fast.named_parameters())
+    assert list(after) == list(before)
+    assert all(after[name] is before[name] for name in before)
+    assert list(fast.state_dict()) == list(stock.state_dict())
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("case", CASES)
+def test_same_bits_twice(case):
+    build, inputs = CASES[case]
+    assert_same_bits(accelerate(build()), inputs(32, torch.float32))
+
+
+def test_replaces_the_paper_s_layers():
+    fast = accelerate(paper_cnn(3, 32, 100))
+    kinds = [type(layer) for layer in fast]
+    block = [FastConv2d, nn.Identity, FastMaxPool2d]
+    assert kinds == [*block, *block, nn.Flatten, nn.Linear, nn.ReLU, nn.Linear]
+    assert type(accelerate(PaperGRU()).gru) is FastGRU
+
+
+def test_a_layer_used_twice_stays_one():
+    fast = accelerate(nn.Sequential(*[nn.Conv2d(2, 2, 1)] * 2))
+    assert fast[0] is fast[1]
+
+
+def test_a_pool_used_twice_is_joined_only_beside_the_relu():
+    pool = nn.MaxPool2d(2)
+    stock = nn.Sequential(nn.Conv2d(1, 4, 3), pool, nn.ReLU(), nn.Conv2d(4, 4, 3), pool)
+    assert_same_function(accelerate(stock), stock, torch.randn(2, 1, 14, 14))
+
+
+def test_subclasses_and_hooks_stay():
+    class Mine(nn.Conv2d):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    seen = []
+    hooked, relu = nn.Conv2d(1, 4, 3), nn.ReLU()
+    hooked.register_forward_hook(lambda *args: seen.append("conv"))
+    relu.register_forward_pre_hook(lambda *args: seen.append("relu"))
+    stock = nn.Sequential(Mine(1, 1, 3), hooked, relu, nn.MaxPool2d(2))
+    fast = accelerate(stock)
+    assert [a is b for a, b in zip(fast, stock, strict=True)] == [True, True, True, False]
+    x = torch.randn(2, 1, 9, 9)
+    assert torch.equal(fast(x), stock(x))
+    assert seen == ["conv", "relu"] * 2
+
+
+def test_nothing_to_do_returns_the_module():
+    module = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    assert accelerate(module) is module
+
+
+def test_training_mode_is_the_accelerated_module_s():
+    fast = accelerate(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Dropout(0.5)))
+    fast.eval()
+    x = torch.randn(1, 1, 4, 4)
+    assert torch.equal(fast(x), fast(x))
+
+
+@pytest.mark.parametrize("case", ["CIFAR100", "Shakespeare"])
+def test_inside_a_flat_model(case):
+    build, inputs = CASES[case]
+    stock = build()
+    fast = accelerate(copy.deepcopy(stock))
+    x, y = inputs(4, torch.float32), torch.randint(62, (4,))
+    slow_model = FlatModel(stock, functional.cross_entropy)
+    fast_model = FlatModel(fast, functional.cross_entropy)
+    params = slow_model.params + 0.01
+    (ours, _), (theirs, _) = fast_model.gradient(params, (x, y)), slow_model.gradient(params, (x, y))
+    assert (ours - theirs).abs().max() < 1e-5 * theirs.abs().max()

@@ -1,0 +1,77 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedgbo.engines.layers import accelerate, conv
+from tests.engines.layers.compare import assert_same_bits, assert_same_function
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("batch", "channels", "height", "width"), [(32, 3, 32, 32), (1, 1, 28, 28), (3, 2, 7, 9)])
+def test_few_channels(kind, batch, channels, height, width):
+    layer = nn.Conv2d(channels, 32, 3, dtype=kind)
+    assert_same_function(accelerate(layer), layer, torch.randn(batch, channels, height, width, dtype=kind))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("batch", "height", "width"), [(32, 15, 15), (32, 13, 13), (1, 5, 8)])
+def test_many_channels(kind, batch, height, width):
+    layer = nn.Conv2d(32, 64, 3, dtype=kind)
+    x = torch.randn(batch, 32, height, width, dtype=kind, requires_grad=True)
+    assert_same_function(accelerate(layer), layer, x)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    channels=st.integers(1, 6),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 2),
+    bias=st.booleans(),
+    needs_grad=st.booleans(),
+    extra=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    batch=st.integers(1, 3),
+)
+def test_any_shape(channels, kernel, stride, padding, bias, needs_grad, extra, batch):
+    layer = nn.Conv2d(channels, 5, kernel, stride=stride, padding=padding, bias=bias, dtype=torch.float64)
+    x = torch.randn(batch, channels, kernel[0] + extra[0], kernel[1] + extra[1], dtype=torch.float64)
+    assert_same_function(accelerate(layer), layer, x.requires_grad_(needs_grad))
+
+
+def test_the_first_layer_is_one_product_in_training_only(monkeypatch):
+    layer, x = nn.Conv2d(1, 4, 3), torch.randn(2, 1, 6, 6)
+    fast = accelerate(layer)
+    expected = layer(x)
+    called = []
+    monkeypatch.setattr(conv._Patches, "apply", lambda *args: called.append(args) or expected)
+    fast(x)
+    with torch.no_grad():
+        fast(x)
+    assert len(called) == 1
+
+
+def test_inputs_in_any_memory_order():
+    layer = nn.Conv2d(3, 8, 3)
+    x = torch.randn(2, 9, 10, 3).permute(0, 3, 1, 2)
+    assert_same_function(accelerate(layer), layer, x)
+
+
+def test_frozen_weights_get_no_gradient():
+    layer = nn.Conv2d(3, 8, 3)
+    layer.weight.requires_grad_(False)
+    assert_same_function(accelerate(layer), layer, torch.randn(2, 3, 8, 8))
+
+
+def test_wrong_inputs_fail_as_in_torch():
+    layer = nn.Conv2d(3, 8, 3)
+    with pytest.raises(RuntimeError, match="channels"):
+        accelerate(layer)(torch.randn(2, 1, 8, 8))
+    with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
+        accelerate(layer)(torch.randn(2, 3, 2, 8))
+
+
+def test_same_bits_twice():
+    assert_same_bits(accelerate(nn.Conv2d(3, 32, 3)), torch.randn(32, 3, 32, 32))
+    assert_same_bits(accelerate(nn.Conv2d(32, 64, 3)), torch.randn(32, 32, 13, 13, requires_grad=True))
