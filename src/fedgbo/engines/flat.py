@@ -7,13 +7,14 @@ from torch import Tensor, nn
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.objective import Term
+from fedgbo.engines.layers.accelerate import accelerate
 
 
 class FlatModel:
     """The module's parameters and their gradients are views into two vectors, in the order of `parameters()`."""
 
     def __init__(self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.module = module
+        self.module = accelerate(module)
         self.loss = loss
         parameters = list(module.parameters())
         _check_parameters(module, parameters)
