@@ -86,12 +86,12 @@ def test_what_goes_wrong(tmp_path):
     )
     assert "fedgbo data fetch femnist" in failed("data", "prepare", "femnist", "--from", tmp_path / "none", *home)
     assert "fedgbo data prepare cifar100 --from PATH" in failed("data", "info", "cifar100", *home)
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "empty.json").touch()
-    assert "empty.json" in failed("data", "prepare", "femnist", "--from", tmp_path / "x", *home)
-    assert "femnist takes no --seed" in failed(
-        "data", "prepare", "femnist", "--from", tmp_path / "x", "--seed", 1, *home
-    )
+    for half in ("train", "test"):
+        (tmp_path / "x" / half).mkdir(parents=True)
+        (tmp_path / "x" / half / "empty.json").touch()
+    prepare = ["data", "prepare", "femnist", "--from", tmp_path / "x", *home]
+    assert "empty.json" in failed(*prepare)
+    assert "femnist takes no --seed" in failed(*prepare, "--seed", 1)
     assert not (tmp_path / "home").exists()
 
 

@@ -1,10 +1,12 @@
 import textwrap
 
+import numpy as np
 import pytest
 
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.optimisers import OPTIMISERS
+from fedgbo.runs.config import RunConfig
 from fedgbo.runs.describe import build, describe, load
 from fedgbo.runs.steps import steps_of
 
@@ -87,3 +89,15 @@ def test_local_steps():
     assert steps_of(lambda t, client: t + client, [1, 2], 3) == [4, 5]
     assert steps_of(fedgbo.Exponential(10, factor=0.5), [0], 2) == [2]
     assert steps_of(fedgbo.Exponential(10, factor=0.5), [0], 20) == [1]
+
+
+def test_a_fixed_random_sample_of_the_test_set():
+    whole = RunConfig(task={"name": "digits"}, algorithm={"name": "fedavg"}, rounds=1)
+    some = whole.model_copy(update={"test_samples": 50}).build_task().data.test
+    assert len(some) == 50
+    assert some.batch(np.arange(50))[1].tolist() == some.batch(np.arange(50))[1].tolist()
+    again = whole.model_copy(update={"test_samples": 50}).build_task().data.test
+    assert again.rows.tolist() == some.rows.tolist()
+    assert len(whole.model_copy(update={"test_samples": 10**6}).build_task().data.test) == 360
+    with pytest.raises(fedgbo.ConfigError, match="test_samples must be a whole number"):
+        whole.model_copy(update={"test_samples": 0}).build_task()

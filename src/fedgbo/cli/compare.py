@@ -13,7 +13,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fedgbo.cli.console import clean_errors, err, out, quantity
+from fedgbo.cli.console import clean_errors, err, out, print_whole, quantity
 from fedgbo.cli.progress import many_runs
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import MissingExtraError, RunFolderError
@@ -37,6 +37,7 @@ def compare(
     local_steps: Annotated[int | None, typer.Option(help="K, local steps of a client. [default: 10]")] = None,
     eval_every: Annotated[int | None, typer.Option(help="Rounds between evaluations.")] = None,
     preset: Annotated[str | None, typer.Option(help="Tuned settings to start from, or none.")] = None,
+    test_samples: Annotated[int | None, typer.Option(help="Evaluate on a fixed random sample of the test set.")] = None,
     lr: Annotated[float | None, typer.Option(help="The same clients' learning rate for all.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at the same time. [default: the cores]")] = None,
     to: Annotated[
@@ -52,7 +53,7 @@ def compare(
     with clean_errors():
         shared = {
             "task": task, "optimiser": optimiser, "rounds": rounds, "local_steps": local_steps,
-            "eval_every": eval_every, "preset": preset, "lr": lr,
+            "eval_every": eval_every, "preset": preset, "test_samples": test_samples, "lr": lr,
         }  # fmt: skip
         began, quiet = time.monotonic(), quiet or as_json
         configs, notes = plan(algorithms or ["all"], seeds, shared)
@@ -92,7 +93,7 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, sec
     if as_json:
         out.print_json(content)
         return
-    out.print(_table(rows, task))
+    print_whole(_table(rows, task))
     for line in _conclusion(rows):
         out.print(line)
     out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}")
@@ -105,13 +106,12 @@ def _table(rows: Sequence[Row], task: str) -> Table:
     baseline = next((row for row in rows if row.label == "fedavg"), None)
     title = f"{task}: best accuracy, and what it took on all clients together"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("algorithm")
-    table.add_column("best accuracy")
-    for name in ("rounds", "upload", "FLOPs"):
+    table.add_column("\nalgorithm")
+    table.add_column("best\naccuracy")
+    for name in ("\nrounds", "\nupload", "\nFLOPs"):
         table.add_column(name, justify="right")
     if baseline:
-        table.add_column("match FedAvg: rounds", justify="right")
-        for name in ("upload", "FLOPs", "fewer rounds"):
+        for name in ("to match FedAvg:\nrounds", "\nupload", "\nFLOPs", "fewer\nrounds"):
             table.add_column(name, justify="right")
     highest = max(row.accuracy for row in rows)
     for row in rows:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.table import Table
 
 from fedgbo.core.errors import FedGBOError
 
@@ -20,6 +21,12 @@ def clean_errors() -> Iterator[None]:
     except FedGBOError as error:
         err.print(f"[bold red]error:[/] {_escaped(str(error))}")
         sys.exit(error.exit_code)
+
+
+def print_whole(table: Table) -> None:
+    """Print a table as wide as it is: what does not fit a narrow terminal is wrapped by it, not cut off by us."""
+    width = Console(width=10_000).measure(table).maximum
+    Console(width=max(out.width, width), highlight=False).print(table)
 
 
 def quantity(value: float, unit: str, base: int = 1000) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedgbo.cli.console import clean_errors, out
+from fedgbo.cli.console import clean_errors, out, print_whole
 from fedgbo.experiments.presets import PRESETS, presets
 from fedgbo.runs.describe import CATALOGUES, parameters
 
@@ -34,7 +34,7 @@ def list_everything(
             table = Table(title=f"{kind}s", title_justify="left", box=None, show_header=False, padding=(0, 2))
             for name, entry in entries.items():
                 table.add_row(name, str(entry["about"]), ", ".join(entry["settings"]), style=None)
-            out.print(table)
+            print_whole(table)
             out.print()
         out.print("your own: --task my_file.py:function, --algorithm my_file.py:Class, --optimiser my_file.py:Class")
 

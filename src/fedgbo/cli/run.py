@@ -11,6 +11,7 @@ import typer
 from fedgbo.cli.console import clean_errors, err, out, quantity
 from fedgbo.cli.progress import one_run
 from fedgbo.core.errors import ConfigError, DivergenceError, FedGBOError
+from fedgbo.costs.probe import probe
 from fedgbo.experiments.request import point_at, read_request
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig
@@ -37,6 +38,7 @@ def run(
     eval_every: Annotated[int | None, typer.Option(help="Rounds between evaluations.")] = None,
     clients_per_round: Annotated[str | None, typer.Option(help="M, or all. [default: the task's]")] = None,
     batch_size: Annotated[str | None, typer.Option(help="B, or full. [default: the task's]")] = None,
+    test_samples: Annotated[int | None, typer.Option(help="Evaluate on a fixed random sample of the test set.")] = None,
     lr: Annotated[float | None, typer.Option(help="Clients' learning rate.", rich_help_panel=HYPERPARAMETERS)] = None,
     server_lr: Annotated[
         float | None, typer.Option(help="AdaptiveFedOpt's server learning rate.", rich_help_panel=HYPERPARAMETERS)
@@ -68,6 +70,7 @@ def run(
             "task": task, "algorithm": algorithm, "optimiser": optimiser, "preset": preset, "rounds": rounds,
             "local_steps": local_steps, "seed": seed, "eval_every": eval_every,
             "clients_per_round": _number(clients_per_round), "batch_size": _number(batch_size),
+            "test_samples": test_samples,
             "lr": lr, "server_lr": server_lr, "beta": beta, "beta1": beta1, "beta2": beta2, "eps": eps, "mu": mu,
         }  # fmt: skip
         request = read_request(file, flags, overrides)
@@ -106,14 +109,14 @@ def _carry_out(config: RunConfig, folder: Path, resume: bool, as_json: bool, qui
     except DivergenceError:
         err.print(f"all rounds before the divergence are kept in {folder}")
         raise
-    summary = _summary(result, folder)
+    memory = len(probe(config.build_algorithm(), 1).memory) * result.params.nbytes
     if as_json:
-        out.print_json(json.dumps(summary))
+        out.print_json(json.dumps(_summary(result, memory, folder)))
     else:
-        out.print(_sentence(result, folder))
+        out.print(_sentence(result, memory, folder))
 
 
-def _summary(result: Result, folder: Path) -> dict[str, Any]:
+def _summary(result: Result, memory_bytes: int, folder: Path) -> dict[str, Any]:
     last, best = result.history[-1], result.best
     return {
         "out": str(folder),
@@ -125,12 +128,14 @@ def _summary(result: Result, folder: Path) -> dict[str, Any]:
         "download_bytes": last.download_bytes,
         "upload_bytes": last.upload_bytes,
         "flops": last.flops,
+        "counted_flops": last.counted_flops,
+        "client_memory_bytes": memory_bytes,
         "seconds": last.seconds,
         "digest": digest(result.state.tensors()),
     }
 
 
-def _sentence(result: Result, folder: Path) -> str:
+def _sentence(result: Result, memory_bytes: int, folder: Path) -> str:
     last, best = result.history[-1], result.best
     score = (
         f"test loss {last.loss:.4g} (lowest {best.loss:.4g}"
@@ -140,7 +145,7 @@ def _sentence(result: Result, folder: Path) -> str:
     return (
         f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; "
         f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down, "
-        f"{quantity(last.flops, 'FLOP')} on clients\n{folder}"
+        f"{quantity(last.flops, 'FLOP')} on clients; each holds {quantity(memory_bytes, 'B', 1024)}\n{folder}"
     )
 
 

@@ -53,3 +53,23 @@ class TensorSamples(Samples):
         if kind.is_floating_point or kind.is_complex or kind == torch.bool:
             return None
         return int(self.targets.min()), int(self.targets.max())
+
+
+class Subset(Samples):
+    """Some samples of others, in the order in which they lie there."""
+
+    def __init__(self, samples: Samples, rows: Rows) -> None:
+        self.samples = samples
+        self.rows = np.sort(rows)
+
+    def __len__(self) -> int:
+        """How many samples there are."""
+        return len(self.rows)
+
+    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return what the others return for the chosen rows."""
+        return self.samples.batch(self.rows[rows], rng)
+
+    def label_range(self) -> tuple[int, int] | None:
+        """Return the smallest and the largest label of all, chosen or not."""
+        return self.samples.label_range()

@@ -14,6 +14,7 @@ from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find
 
 Setting = float | Table | None  # a number or, as a table, a schedule over rounds
+AS_THEY_ARE = {"rounds", "local_steps", "seed", "eval_every", "clients_per_round", "batch_size", "test_samples"}
 SETTINGS = ("lr", "server_lr", "beta", "beta1", "beta2", "eps", "mu")
 
 
@@ -40,6 +41,7 @@ class Request(BaseModel):
     eval_every: int | None = Field(default=None, ge=1)
     clients_per_round: int | Literal["all"] | None = None
     batch_size: int | Literal["full"] | None = None
+    test_samples: int | None = Field(default=None, ge=1)
 
     def resolve(self) -> tuple[RunConfig, str | None]:
         """Return the run, and a line about the preset that filled in what was left open."""
@@ -55,10 +57,7 @@ class Request(BaseModel):
             table, note = self._from_settings(str(task.get("name")), name, settings)
         if self.objective:
             table["objective"] = self.objective
-        fields = self.model_dump(
-            include={"rounds", "local_steps", "seed", "eval_every", "clients_per_round", "batch_size"}
-        )
-        return RunConfig(task=task, algorithm=table, **fields), note
+        return RunConfig(task=task, algorithm=table, **self.model_dump(include=AS_THEY_ARE)), note
 
     def _from_settings(self, task: str, algorithm: str, settings: Table) -> tuple[Table, str | None]:
         find("task", task)

@@ -7,7 +7,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError
+from fedgbo.core.random import permutation
+from fedgbo.data.samples import Subset
 from fedgbo.runs.describe import build, describe
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
@@ -28,9 +31,10 @@ class RunConfig(BaseModel):
     eval_every: int | None = None
     clients_per_round: int | Literal["all"] | None = None  # None: as the task has it
     batch_size: int | Literal["full"] | None = None  # None: as the task has it
+    test_samples: int | None = None  # a fixed random sample of the test set; None: all of it
 
     def build_task(self) -> Task:
-        """Build the task, with this run's clients per round and batch size."""
+        """Build the task, with this run's clients per round, batch size and test samples."""
         task = build("task", self.task)
         if not isinstance(task, Task):
             raise ConfigError(f"task {self.task['name']} must return a fedgbo.Task, not {type(task).__name__}")
@@ -39,6 +43,10 @@ class RunConfig(BaseModel):
             changes["clients_per_round"] = None if self.clients_per_round == "all" else self.clients_per_round
         if self.batch_size is not None:
             changes["batch_size"] = None if self.batch_size == "full" else self.batch_size
+        if self.test_samples is not None:
+            whole("test_samples", self.test_samples)
+            rows = permutation(len(task.data.test), 0, "test sample")[: self.test_samples]
+            changes["data"] = replace(task.data, test=Subset(task.data.test, rows))
         return replace(task, **changes)
 
     def build_algorithm(self) -> FederatedAlgorithm:
