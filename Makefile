@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup  ## FedGBO against its seven rivals on real digits: a table and a picture
-	$(BIN)/fedgbo compare all --task digits --seeds 3
+	$(BIN)/fedgbo compare all --task digits --seeds 3 --eval-every 5
 
 test: lint types unit  ## all checks
 

@@ -26,25 +26,30 @@ def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
     ]
     seeds = max(len(group.runs) for group in groups)
     names = [group.label for group in groups]
-    order = range(len(names))
-    colour = alt.Color(
-        "algorithm:N", sort=names, title=None, scale=alt.Scale(domain=names, range=[_cycled(COLOURS, i) for i in order])
-    )
-    dash = alt.StrokeDash(
-        "algorithm:N", sort=names, title=None, scale=alt.Scale(domain=names, range=[_cycled(DASHES, i) for i in order])
-    )
+    floor = 10 * (max(row["accuracy"] for row in rows) // 20)  # the upper half of what was reached is what is compared
+    colours = alt.Scale(domain=names, range=_cycled(COLOURS, len(names)))
+    dashes = alt.Scale(domain=names, range=_cycled(DASHES, len(names)))
+    legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1)
+    colour = alt.Color("algorithm:N", scale=colours, legend=legend)
     table = alt.Data(values=rows)  # type: ignore[no-untyped-call]
     base = alt.Chart(table).encode(x=alt.X("round:Q", title="communication rounds"))
-    band = base.mark_area(opacity=0.15).encode(
-        y=alt.Y("low:Q", title="test accuracy (%)", scale=alt.Scale(zero=False)), y2="high:Q", color=colour
+    height = alt.Scale(domain=[floor, 100])
+    band = base.mark_area(opacity=0.1, clip=True).encode(
+        y=alt.Y("low:Q", title="test accuracy (%)", scale=height),
+        y2="high:Q",
+        color=colour,
     )
-    line = base.mark_line(strokeWidth=2).encode(y=alt.Y("accuracy:Q"), color=colour, strokeDash=dash)
+    line = base.mark_line(strokeWidth=2, clip=True).encode(
+        y=alt.Y("accuracy:Q", scale=height),
+        color=colour,
+        strokeDash=alt.StrokeDash("algorithm:N", scale=dashes, legend=legend),
+    )
     subtitle = f"mean of {seeds} seeds, bands: 95% confidence interval" if seeds > 1 else "one seed"
     return (
         (band + line)
         .properties(width=640, height=400, title=alt.Title(title, subtitle=subtitle, anchor="start"))
         .configure_axis(grid=True, gridOpacity=0.4)
-        .configure_legend(labelFontSize=12, symbolSize=300, symbolStrokeWidth=2)
+        .configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
     )
 
 
@@ -64,5 +69,5 @@ def _bands(group: Group) -> Any:
     return [0.0 if h != h else h for h in half]  # a single seed has no band
 
 
-def _cycled(values: list[Any], i: int) -> Any:
-    return values[i % len(values)]
+def _cycled(values: list[Any], count: int) -> list[Any]:
+    return [values[i % len(values)] for i in range(count)]
