@@ -86,7 +86,11 @@ def test_a_class_in_a_file_of_the_users(tmp_path):
 def test_local_steps():
     assert steps_of(5, [0, 1], 0) == [5, 5]
     assert steps_of([3, 4, 5], [0, 2], 9) == [3, 5]
-    assert steps_of(lambda t, client: t + client, [1, 2], 3) == [4, 5]
+    assert steps_of(lambda t, c: 10 * t + c, [1, 2], 3) == [31, 32]
+    assert steps_of(lambda client, round: 10 * round + client, [1, 2], 3) == [31, 32]
+    assert steps_of(lambda client: client + 1, [1, 2], 3) == [2, 3]
+    assert steps_of(lambda c: c + 1, [1, 2], 3) == [2, 3]
+    assert steps_of(lambda round: round, [1, 2], 3) == [3, 3]
     assert steps_of(fedgbo.Exponential(10, factor=0.5), [0], 2) == [2]
     assert steps_of(fedgbo.Exponential(10, factor=0.5), [0], 20) == [1]
 

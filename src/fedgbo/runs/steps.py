@@ -1,13 +1,15 @@
 """K, the number of local steps: the same for all, one for each client, or a function of the round."""
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.schedule import Schedule
 
-LocalSteps = int | Sequence[int] | Schedule | Callable[[int, int], int]
-"""A number; a list with one for each client; a schedule over rounds; or a function of (round, client)."""
+LocalSteps = int | Sequence[int] | Schedule | Callable[..., int]
+"""A number; a list with one for each client; a schedule over rounds; or a function of (round, client), or of one of
+them: arguments called `round` and `client` get these, a single one of another name gets the client."""
 
 
 def check_local_steps(local_steps: LocalSteps, clients: int) -> None:
@@ -30,7 +32,11 @@ def steps_of(local_steps: LocalSteps, cohort: Sequence[int], t: int) -> list[int
     if isinstance(local_steps, Schedule):
         return [max(1, round(local_steps(t)))] * len(cohort)
     if callable(local_steps):
-        steps = [local_steps(t, client) for client in cohort]
+        names = list(signature(local_steps).parameters)
+        if set(names) <= {"round", "client"}:
+            steps = [local_steps(**{name: {"round": t, "client": client}[name] for name in names}) for client in cohort]
+        else:
+            steps = [local_steps(client) if len(names) == 1 else local_steps(t, client) for client in cohort]
         for client, k in zip(cohort, steps, strict=True):
             whole(f"local_steps({t}, {client})", k)
         return steps
