@@ -1,9 +1,9 @@
 """Local training of a linear model on sparse samples, compiled by numba: a share of a cohort in one call.
 
-An optimiser with fixed statistics steps y <- y - (offset + scale · (g + pull · (y - x))), elementwise, and a sample of a
-linear model has a gradient in the few features that the sample has. So each client keeps a small table of the features
-it has met, and brings a row of it up to date when a sample asks for that feature again: n steps without a gradient have
-a closed form, a geometric sum. Features that a client never meets are not touched; `add_up` knows what became of them.
+An optimiser with fixed statistics steps y <- y - (offset + scale · (g + pull · (y - x))), elementwise, and in a linear
+model a sample has a gradient only where it has a feature. So each client keeps a small table of the features it meets,
+and brings a row of it up to date when a sample asks for that feature again: n steps without a gradient have a closed
+form, a geometric sum. Features that a client never meets are not touched; `drift` knows what became of them.
 
 All arithmetic is float64, also where the model is float32: these loops wait for memory and not for arithmetic, one
 kernel serves both, and what differs from the plain engine is that engine's rounding alone.
@@ -160,7 +160,7 @@ def descend(rows: Rows, step: Step, table: Table, first: int, walked: Array, ste
             if row_of[feature] < 0:
                 row_of[feature], features[met] = met, feature
                 met += 1
-            at[i], values[i] = row_of[feature], np.float32(counts[shift + i] / tokens)
+            at[i], values[i] = row_of[feature], np.float32(counts[shift + i] / max(tokens, 1))
     lazy = pull != 0.0
     for row in range(met):
         reached[row] = 0
@@ -189,11 +189,13 @@ def descend(rows: Rows, step: Step, table: Table, first: int, walked: Array, ste
                     total += (weights[at[i], 0, c] + weights[at[i], 1, c]) * values[i]
                 scores[b, c] = total
             loss += to_gradient(scores, b, labels[first + sample], 1.0 / batch)
+        for c in range(classes):
+            weights[0, 1, c] -= weights[0, 2, c] + weights[0, 3, c] * pull * weights[0, 1, c]
         for b in range(batch):
             sample = walked[k * batch + b]
             if lazy:
-                for i in range(begins[sample] - 1, ends[sample]):
-                    row = at[i] if i >= begins[sample] else np.uint32(0)
+                for i in range(begins[sample], ends[sample]):
+                    row = at[i]
                     if reached[row] == k:  # y <- y - offset - scale · pull · (y - x), once for all samples
                         for c in range(classes):
                             weights[row, 1, c] -= weights[row, 2, c] + weights[row, 3, c] * pull * weights[row, 1, c]
@@ -202,7 +204,7 @@ def descend(rows: Rows, step: Step, table: Table, first: int, walked: Array, ste
                 weights[0, 1, c] -= weights[0, 3, c] * scores[b, c]
                 for i in range(begins[sample], ends[sample]):
                     weights[at[i], 1, c] -= weights[at[i], 3, c] * values[i] * scores[b, c]
-    for row in range(met):
+    for row in range(1, met):
         if lazy and reached[row] < steps:
             for c in range(classes):
                 power, total = geometric(1.0 - weights[row, 3, c] * pull, steps - reached[row])
@@ -228,9 +230,11 @@ def to_gradient(scores: Array, b: int, label: int, share: float) -> float:
 
 @compiled
 def train(
+    table: Table,
+    worker: int,
+    workers: int,
     rows: Rows,
     step: Step,
-    table: Table,
     moved: Moved,
     offsets: Array,
     cohort: Array,
@@ -238,8 +242,6 @@ def train(
     batch: int,
     skipped: int,
     name: Any,
-    worker: int,
-    workers: int,
 ) -> None:
     """Train every `workers`-th client of the cohort, from number `worker` on; write what they give into `moved`.
 
@@ -305,5 +307,5 @@ def score(rows: Rows, params: Array, outputs: Array, first: int) -> None:
         for c in range(classes):
             total = float(params[classes * features + c])
             for n in range(begin, end):
-                total += params[c * features + rows.indices[n]] * np.float32(rows.counts[n] / tokens)
+                total += params[c * features + rows.indices[n]] * np.float32(rows.counts[n] / max(tokens, 1))
             outputs[i, c] = total

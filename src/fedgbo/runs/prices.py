@@ -9,7 +9,8 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.costs.counted import gradient_flops
 from fedgbo.costs.flops import forward_macs, local_update_flops
 from fedgbo.costs.probe import Probe, probe
-from fedgbo.engines.serial import CohortResult, SerialEngine
+from fedgbo.engines.engine import Engine
+from fedgbo.engines.serial import CohortResult
 from fedgbo.runs.record import Ledger
 
 
@@ -22,7 +23,7 @@ class Prices:
     gradient_flops: float  # of one sample, as torch counts them
 
     @classmethod
-    def of(cls, engine: SerialEngine) -> "Prices":
+    def of(cls, engine: Engine) -> "Prices":
         """Run two samples through the engine's model and count."""
         module, (inputs, targets) = engine.model.module, engine.sample
         return cls(
