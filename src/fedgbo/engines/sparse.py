@@ -19,7 +19,9 @@ from fedgbo.data.samples import Samples
 from fedgbo.data.sparse import SparseSamples
 from fedgbo.engines.affine import affine
 from fedgbo.engines.serial import CohortResult, SerialEngine
-from fedgbo.engines.sparse_kernel import Array, Moved, Rows, Step, Table, add_up, drift, score, train
+from fedgbo.engines.sparse_arrays import Array, Moved, Rows, Step, Table
+from fedgbo.engines.sparse_kernel import drift, train
+from fedgbo.engines.sparse_sums import add_up, score
 
 BLOCK = 256  # clients whose moves are held at once: bounds memory when a cohort is large
 CHUNK = 16_384  # test samples at once
@@ -42,7 +44,7 @@ class SparseEngine:
         self.train_rows, self.test_rows = _rows(data.train), _rows(data.test)
         self.offsets = _frozen(data.offsets, np.int64)
         self.features, self.classes = _shape(plain)
-        workers = len(os.sched_getaffinity(0)) if workers is None else workers
+        workers = workers or os.cpu_count() or 1
         self.tables = [_table(self.features, self.classes) for _ in range(workers)]
         self.threads = ThreadPoolExecutor(max(1, workers - 1))  # starts none before it is asked
 
@@ -58,7 +60,7 @@ class SparseEngine:
             return self.plain.train(algorithm, down, cohort, steps, t)
         return CohortResult(
             mean=up,
-            steps=float(np.mean(client.all_steps)),
+            steps=sum(steps) / len(steps),
             loss=client.mean_loss(),
             samples=client.samples,
             download_bytes=down.nbytes * len(cohort),
@@ -248,4 +250,4 @@ def _frozen(array: Array, kind: type[np.generic] | None = None) -> Array:
 
 def _table(features: int, classes: int) -> Table:
     rows = features + 1  # the bias is one more feature
-    return Table(np.full(rows, -1), np.empty(rows, np.int64), np.empty(rows, np.int64), np.empty((rows, 4, classes)))
+    return Table(np.full(rows, -1), np.empty(rows, np.int64), np.empty((rows, 4, classes)))

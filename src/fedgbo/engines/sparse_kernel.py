@@ -9,59 +9,11 @@ All arithmetic is float64, also where the model is float32: these loops wait for
 kernel serves both, and what differs from the plain engine is that engine's rounding alone.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any
 
-import numba
 import numpy as np
 
-Array = np.ndarray[Any, Any]
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Rows(NamedTuple):
-    """The samples of all clients, as in SparseSamples."""
-
-    indptr: Array
-    indices: Array
-    counts: Array
-    labels: Array
-
-
-class Step(NamedTuple):
-    """The model x that a round begins with, and the step that all clients take; vectors as in nn.Linear, (P,)."""
-
-    start: Array
-    offset: Array
-    scale: Array
-    pull: float
-
-
-class Table(NamedTuple):
-    """What one worker needs for one client at a time: row s is of the s-th feature that the client met."""
-
-    row_of: Array  # (features + 1,): of each feature; -1 for none. The bias is one more feature, and always 1
-    features: Array  # (features + 1,): the other way round
-    reached: Array  # (features + 1,): the number of steps that the row has seen
-    weights: Array  # (features + 1, 4, classes): where it began, how far it moved, its offset, its scale
-
-
-class Moved(NamedTuple):
-    """What clients give: client i's features and how far they moved, from bounds[i] on, sizes[i] of them."""
-
-    bounds: Array
-    sizes: Array
-    features: Array
-    moves: Array  # (·, classes): x - y_K, less that of a client that never met the feature
-    losses: Array  # mean over the client's minibatches
-
-
-def compiled(function: F) -> F:
-    """Compile `function` at its first call, without the lock of the interpreter, and keep the result on disk."""
-    try:
-        return cast(F, numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # nowhere to write: compile it again in every process
-        return cast(F, numba.njit(nogil=True)(function))
+from fedgbo.engines.sparse_arrays import Array, Batch, Moved, Rows, Step, Table, compiled
 
 
 @compiled
@@ -125,29 +77,21 @@ def geometric(ratio: float, count: int) -> tuple[float, float]:
 
 
 @compiled
-def descend(rows: Rows, step: Step, table: Table, first: int, walked: Array, steps: int) -> tuple[int, float]:
-    """Take `steps` steps on equal shares of the samples first + walked; return how many features were met, and the
-    mean loss.
-
-    The table holds the result, and must be cleared before the next client. One long function, because numba counts
-    references to the arrays that it hands to another one, which in these loops would take most of the time.
-    """
+def read(rows: Rows, table: Table, first: int, walked: Array) -> tuple[Batch, int]:
+    """Read the samples first + walked, each once, into the table's terms; return how many features they have."""
     indptr, indices, counts, labels = rows
-    start, offset, scale, pull = step
-    row_of, features, reached, weights = table
-    width, classes, batch = len(row_of) - 1, weights.shape[2], len(walked) // steps
-
-    # Read the samples, each once: rows of the table instead of features, values instead of counts
+    row_of, features = table.row_of, table.features
     begins = np.full(walked.max() + 1, -1, np.int64)
     ends = np.empty(len(begins), np.int64)
     room = 0
-    for i in range(len(walked)):
-        if begins[walked[i]] < 0:
-            begins[walked[i]] = room
-            room += indptr[first + walked[i] + 1] - indptr[first + walked[i]]
-            ends[walked[i]] = room
+    for sample in walked:
+        if begins[sample] < 0:
+            begins[sample] = room
+            room += indptr[first + sample + 1] - indptr[first + sample]
+            ends[sample] = room
     at, values = np.empty(room, np.uint32), np.empty(room, np.float64)
-    row_of[width], features[0], met = 0, width, 1  # the bias is a feature that all samples have
+    bias = len(row_of) - 1
+    row_of[bias], features[0], met = 0, bias, 1  # the bias is a feature that all samples have, and the first row
     for sample in range(len(begins)):
         if begins[sample] < 0:
             continue
@@ -161,55 +105,104 @@ def descend(rows: Rows, step: Step, table: Table, first: int, walked: Array, ste
                 row_of[feature], features[met] = met, feature
                 met += 1
             at[i], values[i] = row_of[feature], np.float32(counts[shift + i] / max(tokens, 1))
-    lazy = pull != 0.0
+    return Batch(begins, ends, at, values, labels[first : first + len(begins)]), met
+
+
+@compiled
+def load(step: Step, table: Table, met: int) -> None:
+    """Fill the first `met` rows of the table with the model and the step at their features."""
+    features, weights = table.features, table.weights
+    width, classes = len(table.row_of) - 1, weights.shape[2]
     for row in range(met):
-        reached[row] = 0
         for c in range(classes):
             p = c * width + features[row] if row > 0 else classes * width + c
-            weights[row, 0, c], weights[row, 1, c] = start[p], 0.0
-            weights[row, 2, c], weights[row, 3, c] = offset[p], scale[p]
-            lazy = lazy or offset[p] != 0.0
+            weights[row, 0, c] = weights[row, 1, c] = step.start[p]
+            weights[row, 2, c], weights[row, 3, c] = step.offset[p], step.scale[p]
 
-    loss = 0.0
-    scores = np.empty((batch, classes), np.float64)
+
+@compiled
+def descend(samples: Batch, weights: Array, walked: Array, steps: int) -> float:
+    """Take `steps` steps on equal shares of the samples `walked`, with no pull; return the mean loss.
+
+    The offset is left out of the weights: after k steps a sample's scores lack k times those of the offset, which are
+    the same at every step.
+    """
+    begins, ends, at, values, labels = samples
+    classes, batch = weights.shape[2], len(walked) // steps
+    drops = np.empty((len(begins), classes))
+    for sample in range(len(begins)):
+        for c in range(classes):
+            drop = weights[0, 2, c]
+            for i in range(begins[sample], ends[sample] if begins[sample] >= 0 else -1):
+                drop += weights[at[i], 2, c] * values[i]
+            drops[sample, c] = drop
+    loss, scores = 0.0, np.empty((batch, classes))
     for k in range(steps):
         for b in range(batch):
             sample = walked[k * batch + b]
-            if lazy:
-                for i in range(begins[sample], ends[sample]):
-                    row = at[i]
-                    if reached[row] < k:  # steps without a gradient
-                        for c in range(classes):
-                            power, total = geometric(1.0 - weights[row, 3, c] * pull, k - reached[row])
-                            weights[row, 1, c] = power * weights[row, 1, c] - total * weights[row, 2, c]
-                        reached[row] = k
             for c in range(classes):
-                total = weights[0, 0, c] + weights[0, 1, c]
+                total = weights[0, 0, c] - k * drops[sample, c]
                 for i in range(begins[sample], ends[sample]):
-                    total += (weights[at[i], 0, c] + weights[at[i], 1, c]) * values[i]
+                    total += weights[at[i], 0, c] * values[i]
                 scores[b, c] = total
-            loss += to_gradient(scores, b, labels[first + sample], 1.0 / batch)
-        for c in range(classes):
-            weights[0, 1, c] -= weights[0, 2, c] + weights[0, 3, c] * pull * weights[0, 1, c]
+            loss += to_gradient(scores, b, labels[sample], 1.0 / batch)
         for b in range(batch):
             sample = walked[k * batch + b]
-            if lazy:
-                for i in range(begins[sample], ends[sample]):
-                    row = at[i]
-                    if reached[row] == k:  # y <- y - offset - scale · pull · (y - x), once for all samples
-                        for c in range(classes):
-                            weights[row, 1, c] -= weights[row, 2, c] + weights[row, 3, c] * pull * weights[row, 1, c]
-                        reached[row] = k + 1
             for c in range(classes):
-                weights[0, 1, c] -= weights[0, 3, c] * scores[b, c]
+                weights[0, 0, c] -= weights[0, 3, c] * scores[b, c]
                 for i in range(begins[sample], ends[sample]):
-                    weights[at[i], 1, c] -= weights[at[i], 3, c] * values[i] * scores[b, c]
-    for row in range(1, met):
-        if lazy and reached[row] < steps:
+                    weights[at[i], 0, c] -= weights[at[i], 3, c] * values[i] * scores[b, c]
+    return loss / len(walked)
+
+
+@compiled
+def descend_pulled(samples: Batch, weights: Array, reached: Array, walked: Array, steps: int, pull: float) -> float:
+    """Take `steps` steps with a pull towards the start; return the mean loss.
+
+    A row is brought up to date when a sample asks for it: `reached` has the number of steps that it has seen, and the
+    steps since then had no gradient.
+    """
+    begins, ends, at, values, labels = samples
+    classes, batch = weights.shape[2], len(walked) // steps
+    loss, scores = 0.0, np.empty((batch, classes))
+    for k in range(steps):
+        settle(weights, reached, 0, k, pull)
+        for b in range(batch):
+            sample = walked[k * batch + b]
+            for i in range(begins[sample], ends[sample]):
+                settle(weights, reached, at[i], k, pull)
             for c in range(classes):
-                power, total = geometric(1.0 - weights[row, 3, c] * pull, steps - reached[row])
-                weights[row, 1, c] = power * weights[row, 1, c] - total * weights[row, 2, c]
-    return met, loss / len(walked)
+                total = weights[0, 0, c]
+                for i in range(begins[sample], ends[sample]):
+                    total += weights[at[i], 0, c] * values[i]
+                scores[b, c] = total
+            loss += to_gradient(scores, b, labels[sample], 1.0 / batch)
+        settle(weights, reached, 0, k + 1, pull)
+        for b in range(batch):
+            sample = walked[k * batch + b]
+            for i in range(begins[sample], ends[sample]):
+                settle(weights, reached, at[i], k + 1, pull)
+            for c in range(classes):
+                weights[0, 0, c] -= weights[0, 3, c] * scores[b, c]
+                for i in range(begins[sample], ends[sample]):
+                    weights[at[i], 0, c] -= weights[at[i], 3, c] * values[i] * scores[b, c]
+    for row in range(len(reached)):
+        settle(weights, reached, row, steps, pull)
+        for c in range(classes):  # leave the offset out at last, as `descend` does
+            weights[row, 0, c] += weights[row, 2, c] * geometric(1.0 - weights[row, 3, c] * pull, steps)[1]
+    return loss / len(walked)
+
+
+@compiled
+def settle(weights: Array, reached: Array, row: int, step: int, pull: float) -> None:
+    """Bring a row to a step: n times y - x <- ratio · (y - x) - offset, at once."""
+    if reached[row] == step:
+        return
+    for c in range(weights.shape[2]):
+        power, total = geometric(1.0 - weights[row, 3, c] * pull, step - reached[row])
+        moved = power * (weights[row, 0, c] - weights[row, 1, c]) - total * weights[row, 2, c]
+        weights[row, 0, c] = weights[row, 1, c] + moved
+    reached[row] = step
 
 
 @compiled
@@ -247,7 +240,7 @@ def train(
 
     `batch` is 0 for all samples of a client in order; `skipped` minibatches of each client's walk were used before.
     """
-    classes = table.weights.shape[2]
+    weights = table.weights
     for i in range(worker, len(cohort), workers):
         begin, size = offsets[cohort[i]], offsets[cohort[i] + 1] - offsets[cohort[i]]
         if batch == 0:
@@ -256,28 +249,19 @@ def train(
                 walked[n] = n % size
         else:
             walked = walk(mixed(name ^ np.uint64(cohort[i])), size, skipped * batch, steps[i] * batch)
-        met, moved.losses[i] = descend(rows, step, table, begin, walked, steps[i])
+        samples, met = read(rows, table, begin, walked)
+        load(step, table, met)
+        if step.pull == 0.0:
+            moved.losses[i] = descend(samples, weights, walked, steps[i])
+        else:
+            reached = np.zeros(met, np.int64)
+            moved.losses[i] = descend_pulled(samples, weights, reached, walked, steps[i], step.pull)
         moved.sizes[i] = met
         for row in range(met):
-            feature, out = table.features[row], moved.bounds[i] + row
-            table.row_of[feature] = -1
-            moved.features[out] = feature
-            for c in range(classes):
-                offset = table.weights[row, 2, c]
-                ratio = 1.0 - table.weights[row, 3, c] * step.pull
-                moved.moves[out, c] = -table.weights[row, 1, c] - offset * geometric(ratio, steps[i])[1]
-
-
-@compiled
-def add_up(moved: Moved, total: Array, features: int) -> None:
-    """Add what clients gave to `total` (P,), in their order, so that its bits do not depend on who computed what."""
-    classes = moved.moves.shape[1]
-    for i in range(len(moved.sizes)):
-        for out in range(moved.bounds[i], moved.bounds[i] + moved.sizes[i]):
-            feature = moved.features[out]
-            for c in range(classes):
-                at = c * features + feature if feature < features else classes * features + c
-                total[at] += moved.moves[out, c]
+            table.row_of[table.features[row]] = -1
+            moved.features[moved.bounds[i] + row] = table.features[row]
+            for c in range(weights.shape[2]):
+                moved.moves[moved.bounds[i] + row, c] = weights[row, 1, c] - weights[row, 0, c]
 
 
 @compiled
@@ -292,20 +276,3 @@ def drift(step: Step, steps: Array, total: Array) -> None:
         else:
             for i in range(len(steps)):
                 total[p] += step.offset[p] * geometric(1.0 - step.scale[p] * step.pull, steps[i])[1]
-
-
-@compiled
-def score(rows: Rows, params: Array, outputs: Array, first: int) -> None:
-    """Fill `outputs` (n, classes) with the model's scores for samples first, first + 1, ..."""
-    classes = outputs.shape[1]
-    features = len(params) // classes - 1
-    for i in range(len(outputs)):
-        begin, end = rows.indptr[first + i], rows.indptr[first + i + 1]
-        tokens = 0
-        for n in range(begin, end):
-            tokens += rows.counts[n]
-        for c in range(classes):
-            total = float(params[classes * features + c])
-            for n in range(begin, end):
-                total += params[c * features + rows.indices[n]] * np.float32(rows.counts[n] / max(tokens, 1))
-            outputs[i, c] = total

@@ -148,7 +148,7 @@ class _Loop:
         server = algorithm.server_update(server, result.mean, result.steps).to(server.params.dtype)
         if (name := server.not_finite()) is not None:
             raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
-        ledger = self.prices.booked(progress.ledger, algorithm, result, steps)
+        ledger = self.prices.booked(progress.ledger, self.algorithm, result, steps)
         ledger = replace(ledger, seconds=ledger.seconds + time.perf_counter() - began)
         return Progress(server, ledger, progress.rounds)
 
@@ -196,7 +196,8 @@ class _Loop:
 def sample(clients: int, cohort_size: int, seed: int, t: int) -> list[int]:
     """Return round t's clients: uniform, without replacement, in ascending order."""
     drawn = stream(seed, "cohort", t).choice(clients, cohort_size, replace=False)
-    return sorted(int(client) for client in drawn)
+    clients_drawn: list[int] = drawn.tolist()
+    return sorted(clients_drawn)
 
 
 @contextmanager

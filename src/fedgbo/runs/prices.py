@@ -35,7 +35,11 @@ class Prices:
     def booked(
         self, ledger: Ledger, algorithm: FederatedAlgorithm, result: CohortResult, steps: Sequence[int]
     ) -> Ledger:
-        """Return the ledger with one more round in it."""
+        """Return the ledger with one more round in it.
+
+        The algorithm is the run's own, schedules and all: what it asks does not depend on their values, and so it is
+        asked once and not every round.
+        """
         paper = local_update_flops(result.samples, sum(steps), self.macs, self.params, algorithm.step_ops)
         operations = sum(clients * asked(algorithm, k).operations for k, clients in Counter(steps).items())
         return replace(
