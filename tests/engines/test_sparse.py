@@ -198,7 +198,7 @@ def frozen():
 def with_data(train=None, offsets=None, test=None):
     data = sparse_task().data
     made = FederatedData(train or data.train, data.offsets if offsets is None else offsets, test or data.test)
-    return fedgbo.Task("other", made, sparse_task().model, 2, 8)
+    return fedgbo.Task("other", made, sparse_task().model, None, 8)
 
 
 def with_arrays(**changed):
