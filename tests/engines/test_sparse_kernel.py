@@ -3,7 +3,8 @@ import pytest
 
 from fedgbo.core.random import name_of, permutation
 from fedgbo.engines.batches import minibatches
-from fedgbo.engines.sparse_kernel import geometric, mixed, shuffle, walk
+from fedgbo.engines.sparse_kernel import geometric
+from fedgbo.engines.sparse_walk import mixed, shuffle, walk
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**63 + 5, 2**64 - 1])

@@ -30,8 +30,8 @@ def affine(optimiser: Optimiser, params: Tensor, stats: Stats, *, check: bool = 
     (0.25, 0.25)
     """
     zero = torch.zeros_like(params)
-    offset = -optimiser.update(zero, stats, zero)
-    step = Affine(offset, -optimiser.update(zero, stats, torch.ones_like(params)) - offset)
+    still = optimiser.update(zero, stats, zero)
+    step = Affine(offset=-still, scale=still - optimiser.update(zero, stats, torch.ones_like(params)))
     return step if not check or _holds(step, optimiser, stats) else None
 
 

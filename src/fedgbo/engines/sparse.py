@@ -1,8 +1,10 @@
 """The engine for a linear model on sparse samples: a whole cohort in a few calls of a compiled kernel."""
 
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +19,11 @@ from fedgbo.core.random import name_of
 from fedgbo.core.state import State
 from fedgbo.data.samples import Samples
 from fedgbo.data.sparse import SparseSamples
-from fedgbo.engines.affine import affine
+from fedgbo.engines.affine import Affine, affine
 from fedgbo.engines.serial import CohortResult, SerialEngine
-from fedgbo.engines.sparse_arrays import Array, Moved, Rows, Step, Table
-from fedgbo.engines.sparse_kernel import drift, train
-from fedgbo.engines.sparse_sums import add_up, score
+from fedgbo.engines.sparse_arrays import Array, Rows, Step, Table
+from fedgbo.engines.sparse_kernel import add_up, drift, room, train, train_alone
+from fedgbo.engines.sparse_score import score
 
 BLOCK = 256  # clients whose moves are held at once: bounds memory when a cohort is large
 CHUNK = 16_384  # test samples at once
@@ -39,7 +41,9 @@ class SparseEngine:
         self.plain = plain
         self.task, self.seed, self.model = plain.task, plain.seed, plain.model
         self.initial_params, self.sample = plain.initial_params, plain.sample
-        self.known: set[type[Optimiser]] = set()  # whose step was checked to be affine
+        self._known: set[type[Optimiser]] = set()  # whose step was checked to be affine
+        self._last: Optimiser | None = None  # without statistics
+        self._constant: Affine | None = None  # its step, which stays since there are no statistics
         data = self.task.data
         self.train_rows, self.test_rows = _rows(data.train), _rows(data.test)
         self.offsets = _frozen(data.offsets, np.int64)
@@ -70,21 +74,27 @@ class SparseEngine:
     def moves(self, step: Step, clients: Array, steps: Array, batch: int, skipped: int, t: int) -> tuple[Array, Array]:
         """Return the sum over clients of x - y_K, and each client's mean loss."""
         name = np.uint64(name_of(self.seed, "batches", t))
-        total, losses = np.zeros_like(step.start), np.empty(len(clients))
+        total, losses = np.zeros(len(step.start)), []
         drift(step, steps, total)
         for begin in range(0, len(clients), BLOCK):
             block = slice(begin, begin + BLOCK)
-            moved = self._room(clients[block])
-            work = (self.train_rows, step, moved, self.offsets, clients[block], steps[block], batch, skipped, name)
-            visits = int(steps[block].sum()) * batch or len(moved.features)
-            workers = len(self.tables) if visits >= WORTH_THREADS else 1
-            others = [self.threads.submit(train, self.tables[w], w, workers, *work) for w in range(1, workers)]
-            train(self.tables[0], 0, workers, *work)
-            for other in others:
-                other.result()
-            add_up(moved, total, self.features)
-            losses[block] = moved.losses
-        return total, losses
+            work = (self.offsets, clients[block], steps[block], batch, skipped, name)
+            if len(self.tables) == 1 or self.visits(*work[1:4]) < WORTH_THREADS:
+                losses.append(train_alone(self.tables[0], self.train_rows, step, *work, total))
+            else:
+                losses.append(self._train_together(step, work, total))
+        return total, losses[0] if len(losses) == 1 else np.concatenate(losses)
+
+    def step_of(self, optimiser: Optimiser, params: Tensor, stats: Stats, pull: float) -> Step | None:
+        """Return the step that all clients take with these statistics; None if it is not affine."""
+        step = self._constant if not stats and optimiser == self._last else None
+        step = step or affine(optimiser, params, stats, check=type(optimiser) not in self._known)
+        if step is None:
+            return None
+        self._known.add(type(optimiser))
+        if not stats:
+            self._last, self._constant = optimiser, step
+        return Step(params.numpy(), step.offset.numpy(), step.scale.numpy(), pull)
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
@@ -101,14 +111,21 @@ class SparseEngine:
                 score_sum += share * float(metric(outputs, targets))
         return {"loss": loss} if metric is None else {"loss": loss, "accuracy": score_sum}
 
-    def _room(self, clients: Array) -> Moved:
-        """Make room for as many features as these clients can meet: one for each pair they own, and the bias."""
-        indptr = self.train_rows.indptr
-        pairs = indptr[self.offsets[clients + 1]] - indptr[self.offsets[clients]] + 1
-        bounds = np.cumsum(pairs) - pairs
-        room, sizes = int(pairs.sum()), np.empty(len(clients), np.int64)
-        moves = np.empty((room, self.classes))
-        return Moved(bounds, sizes, np.empty(room, np.int64), moves, np.empty(len(clients)))
+    def visits(self, clients: Array, steps: Array, batch: int) -> int:
+        """How many samples these clients train on, each counted as often as it is used."""
+        sizes = batch or self.offsets[clients + 1] - self.offsets[clients]
+        return int((steps * sizes).sum())
+
+    def _train_together(self, step: Step, work: tuple[Any, ...], total: Array) -> Array:
+        moved = room(self.train_rows, self.offsets, work[1], self.classes)
+        workers = len(self.tables)
+        shares = [(self.tables[w], w, workers, self.train_rows, step, moved, *work) for w in range(workers)]
+        others = [self.threads.submit(train, *share) for share in shares[1:]]
+        train(*shares[0])
+        for other in others:
+            other.result()
+        add_up(moved, total)
+        return moved.losses
 
 
 class OneByOne(Exception):  # noqa: N818 - not an error: the plain engine takes over
@@ -132,8 +149,7 @@ class CohortClient(Client):
         self.samples = 0
         self._engine, self._terms, self._round = engine, algorithm.terms, t
         self._start, self._skipped = down.params, 0
-        self._losses = np.zeros(len(order))  # sums over minibatches
-        self._batches = np.zeros(len(order))
+        self._losses: list[tuple[Array, Array]] = []  # means over some minibatches, and how many those were
 
     @property
     def steps(self) -> int:  # type: ignore[override]
@@ -144,9 +160,8 @@ class CohortClient(Client):
 
     def gradient(self, params: Tensor) -> Tensor:
         """Return the mean of the clients' gradients at x_t, each on its next minibatch."""
-        batch = self._engine.task.batch_size or 0
-        gradient, losses = self._gradient(params, batch)
-        self._count(losses, np.ones_like(self.all_steps))
+        gradient, losses = self._gradient(params, self._engine.task.batch_size or 0)
+        self._losses.append((losses, np.ones_like(self.all_steps)))
         self._skipped += 1
         return gradient
 
@@ -158,27 +173,28 @@ class CohortClient(Client):
         """Return the mean of the clients' y_K."""
         if params is not self._start:
             raise OneByOne
-        known = self._engine.known
-        step = affine(optimiser, params, stats, check=type(optimiser) not in known)
+        pull = float(sum(term.mu for term in self._terms if isinstance(term, Proximal)))
+        step = self._engine.step_of(optimiser, params, stats, pull)
         if step is None:
             raise OneByOne
-        known.add(type(optimiser))
-        pull = float(sum(term.mu for term in self._terms if isinstance(term, Proximal)))
-        kernel_step = Step(params.numpy(), step.offset.numpy(), step.scale.numpy(), pull)
-        batch = self._engine.task.batch_size or 0
-        total, losses = self._moves(kernel_step, self.all_steps, batch)
-        self._count(losses, self.all_steps)
+        total, losses = self._moves(step, self.all_steps, self._engine.task.batch_size or 0)
+        self._losses.append((losses, self.all_steps))
         self._skipped = -1  # clients with unequal K have come to unequal places of their walks
         return params - torch.from_numpy(total) / len(self.clients)
 
     def mean_loss(self) -> float:
         """Return the mean loss over clients and minibatches so far; raise if one is not finite."""
-        losses = self._losses / np.maximum(self._batches, 1)
-        if not np.isfinite(losses.sum()):
-            first = int(np.flatnonzero(~np.isfinite(losses))[0])
+        if not self._losses:
+            return 0.0
+        losses = self._losses[0][0]
+        if len(self._losses) > 1:
+            losses = np.average([one for one, _ in self._losses], axis=0, weights=[many for _, many in self._losses])
+        mean = float(losses.sum()) / len(losses)
+        if not math.isfinite(mean):
+            first = int(np.isfinite(losses).argmin())
             client, loss = self.clients[first], losses[first]
             raise DivergenceError(f"the training loss of client {client} is {loss} in round {self._round + 1}")
-        return float(losses.mean())
+        return mean
 
     def _gradient(self, params: Tensor, batch: int) -> tuple[Tensor, Array]:
         """A gradient is how far one step of plain descent goes; the terms pull towards x_t, and so not at x_t."""
@@ -191,14 +207,8 @@ class CohortClient(Client):
     def _moves(self, step: Step, steps: Array, batch: int) -> tuple[Array, Array]:
         if self._skipped < 0:
             raise OneByOne
-        offsets = self._engine.offsets
-        sizes = offsets[self.clients + 1] - offsets[self.clients]
-        self.samples += int(steps.sum()) * batch if batch else int((steps * sizes).sum())
+        self.samples += self._engine.visits(self.clients, steps, batch)
         return self._engine.moves(step, self.clients, steps, batch, self._skipped, self._round)
-
-    def _count(self, losses: Array, batches: Array) -> None:
-        self._losses += losses * batches
-        self._batches += batches
 
 
 def takes(plain: SerialEngine, algorithm: FederatedAlgorithm) -> bool:

@@ -14,51 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedgbo.engines.sparse_arrays import Array, Batch, Moved, Rows, Step, Table, compiled
-
-
-@compiled
-def mixed(number: Any) -> Any:
-    """SplitMix64, as in core/random.py."""
-    number = np.uint64(number) + np.uint64(0x9E3779B97F4A7C15)
-    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return number ^ (number >> np.uint64(31))
-
-
-@compiled
-def shuffle(name: Any, order: Array, keys: Array) -> None:
-    """Fill `order` with the permutation that core/random.py draws from the stream of that name; `keys` is scratch.
-
-    The hash is a bijection, so that no two keys are alike and any way of sorting gives the same order. Shell's needs no
-    more than this: for the few samples of a client it beats np.argsort, which moreover takes 3 seconds to compile.
-    """
-    size = len(order)
-    for i in range(size):
-        order[i], keys[i] = i, mixed(np.uint64(i) ^ name)
-    gap = 1 if size < 24 else size * 5 // 11
-    while gap > 0:
-        for i in range(gap, size):
-            index, key, at = order[i], keys[i], i
-            while at >= gap and keys[at - gap] > key:
-                order[at], keys[at] = order[at - gap], keys[at - gap]
-                at -= gap
-            order[at], keys[at] = index, key
-        gap = gap * 5 // 11 if gap != 2 else 1
-
-
-@compiled
-def walk(name: Any, size: int, first: int, count: int) -> Array:
-    """Return rows `first` to `first + count` of a client's walk through its samples, as in engines/batches.py."""
-    rows = np.empty(count, np.int64)
-    order, keys = np.empty(size, np.int64), np.empty(size, np.uint64)
-    drawn = -1
-    for i in range(count):
-        lap = (first + i) // size
-        if lap != drawn:
-            shuffle(mixed(name ^ np.uint64(lap)), order, keys)
-            drawn = lap
-        rows[i] = order[(first + i) % size]
-    return rows
+from fedgbo.engines.sparse_walk import mixed, walk
 
 
 @compiled
@@ -140,18 +96,24 @@ def descend(samples: Batch, weights: Array, walked: Array, steps: int) -> float:
     for k in range(steps):
         for b in range(batch):
             sample = walked[k * batch + b]
-            for c in range(classes):
-                total = weights[0, 0, c] - k * drops[sample, c]
+            for c in range(0, classes, 2):  # two at a time, so that a pair of rows and values is read once for both
+                d = min(c + 1, classes - 1)
+                one, other = weights[0, 0, c] - k * drops[sample, c], weights[0, 0, d] - k * drops[sample, d]
                 for i in range(begins[sample], ends[sample]):
-                    total += weights[at[i], 0, c] * values[i]
-                scores[b, c] = total
+                    one += weights[at[i], 0, c] * values[i]
+                    other += weights[at[i], 0, d] * values[i]
+                scores[b, c], scores[b, d] = one, other
             loss += to_gradient(scores, b, labels[sample], 1.0 / batch)
         for b in range(batch):
             sample = walked[k * batch + b]
-            for c in range(classes):
-                weights[0, 0, c] -= weights[0, 3, c] * scores[b, c]
+            for c in range(0, classes, 2):
+                d = min(c + 1, classes - 1)
+                one, other = scores[b, c], scores[b, d] if d > c else 0.0
+                weights[0, 0, c] -= weights[0, 3, c] * one
+                weights[0, 0, d] -= weights[0, 3, d] * other
                 for i in range(begins[sample], ends[sample]):
-                    weights[at[i], 0, c] -= weights[at[i], 3, c] * values[i] * scores[b, c]
+                    weights[at[i], 0, c] -= weights[at[i], 3, c] * values[i] * one
+                    weights[at[i], 0, d] -= weights[at[i], 3, d] * values[i] * other
     return loss / len(walked)
 
 
@@ -213,7 +175,7 @@ def to_gradient(scores: Array, b: int, label: int, share: float) -> float:
     for c in range(1, classes):
         largest = max(largest, scores[b, c])
     for c in range(classes):
-        scores[b, c] = np.exp(scores[b, c] - largest)
+        scores[b, c] = np.exp(scores[b, c] - largest) if scores[b, c] != largest else 1.0
         total += scores[b, c]
     for c in range(classes):
         scores[b, c] *= share / total
@@ -276,3 +238,47 @@ def drift(step: Step, steps: Array, total: Array) -> None:
         else:
             for i in range(len(steps)):
                 total[p] += step.offset[p] * geometric(1.0 - step.scale[p] * step.pull, steps[i])[1]
+
+
+@compiled
+def add_up(moved: Moved, total: Array) -> None:
+    """Add what clients gave to `total` (P,), in their order, so that its bits do not depend on who computed what."""
+    classes = moved.moves.shape[1]
+    features = len(total) // classes - 1
+    for i in range(len(moved.sizes)):
+        for out in range(moved.bounds[i], moved.bounds[i] + moved.sizes[i]):
+            feature = moved.features[out]
+            for c in range(classes):
+                at = c * features + feature if feature < features else classes * features + c
+                total[at] += moved.moves[out, c]
+
+
+@compiled
+def room(rows: Rows, offsets: Array, cohort: Array, classes: int) -> Moved:
+    """Make room for as many features as these clients can meet: one for each pair they own, and the bias."""
+    bounds, at = np.empty(len(cohort), np.int64), 0
+    for i in range(len(cohort)):
+        bounds[i] = at
+        at += rows.indptr[offsets[cohort[i] + 1]] - rows.indptr[offsets[cohort[i]]] + 1
+    features, moves = np.empty(at, np.int64), np.empty((at, classes))
+    return Moved(bounds, np.empty(len(cohort), np.int64), features, moves, np.empty(len(cohort)))
+
+
+@compiled
+def train_alone(
+    table: Table,
+    rows: Rows,
+    step: Step,
+    offsets: Array,
+    cohort: Array,
+    steps: Array,
+    batch: int,
+    skipped: int,
+    name: Any,
+    total: Array,
+) -> Array:
+    """Train all clients and add what they give to `total`; return their losses. One call, for small cohorts."""
+    moved = room(rows, offsets, cohort, table.weights.shape[2])
+    train(table, 0, 1, rows, step, moved, offsets, cohort, steps, batch, skipped, name)
+    add_up(moved, total)
+    return moved.losses
