@@ -21,6 +21,8 @@ def test_not_finite_names_the_vector():
     bad = torch.tensor([1.0, float("nan")])
     assert State(torch.zeros(2)).not_finite() is None
     assert State(torch.zeros(2), {"m": bad}).not_finite() == "stats.m"
+    assert State(torch.tensor([float("inf"), float("-inf")])).not_finite() == "params"
+    assert State(torch.full((2,), 3e38)).not_finite() is None  # though the sum is infinite
 
 
 def test_mean_is_float64_and_keeps_what_float32_would_lose():

@@ -32,6 +32,11 @@ class AdaptiveFedOpt(FederatedAlgorithm):
         """Clients get the model alone."""
         return State(server.params)
 
+    @property
+    def affine(self) -> bool:
+        """The mean difference is x_t less the mean of y_K."""
+        return True
+
     def client_update(self, down: State, client: Client) -> State:
         """Return x_t - y_K."""
         y = client.descend(down.params, self.client, down.stats)

@@ -18,6 +18,11 @@ class FedAvg(FederatedAlgorithm):
 
     optimiser: SGD
 
+    @property
+    def affine(self) -> bool:
+        """The mean difference is x_t less the mean of y_K."""
+        return True
+
     def client_update(self, down: State, client: Client) -> State:
         """Return x_t - y_K."""
         y = client.descend(down.params, self.optimiser, down.stats)

@@ -56,6 +56,11 @@ class FedGBO(FederatedAlgorithm):
         return self.optimiser.has_inverse if self.inverse is None else self.inverse
 
     @property
+    def affine(self) -> bool:
+        """The mean difference is x_t less the mean of y_K; gradients on the way are each client's own."""
+        return self.inverts
+
+    @property
     def step_ops(self) -> int:
         """The optimiser's, with fixed statistics; one addition more where clients sum their gradients."""
         return self.optimiser.fixed_ops + sum(term.ops for term in self.terms) + (not self.inverts)

@@ -33,6 +33,11 @@ class FedProx(FederatedAlgorithm):
         """The pull, and any other term."""
         return Proximal(self.mu), *super().terms
 
+    @property
+    def affine(self) -> bool:
+        """The mean difference is x_t less the mean of y_K."""
+        return True
+
     def client_update(self, down: State, client: Client) -> State:
         """Return x_t - y_K."""
         y = client.descend(down.params, self.optimiser, down.stats)

@@ -19,3 +19,8 @@ class Mimelite(Mime):
     def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
         """Return ∇f, on all of the client's samples."""
         return client.full_gradient(params)
+
+    @property
+    def affine(self) -> bool:
+        """Both the difference and the gradient are means of the clients'."""
+        return True

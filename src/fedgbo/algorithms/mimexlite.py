@@ -19,3 +19,8 @@ class MimeXlite(Mime):
     def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
         """Return ∇f, on one minibatch."""
         return client.gradient(params)
+
+    @property
+    def affine(self) -> bool:
+        """Both the difference and the gradient are means of the clients'."""
+        return True

@@ -57,6 +57,17 @@ class FederatedAlgorithm(ABC):
         return State(server.params - mean.params)
 
     @property
+    def affine(self) -> bool:
+        """Whether the mean of what clients send up is what their mean would send up.
+
+        That is so where `client_update` asks the client for `descend`, `full_gradient` or `gradient` at `down.params`
+        and nothing else, and what it returns is affine in the answers. An engine may then answer once for a whole
+        cohort, with the mean of the clients' answers, instead of asking client by client. A class speaks only for
+        itself: a subclass that does not say so again is asked client by client.
+        """
+        return False
+
+    @property
     def terms(self) -> tuple[Term, ...]:
         """All terms of the clients' objective beside the task's loss."""
         return (self.objective,) if isinstance(self.objective, Term) else tuple(self.objective)

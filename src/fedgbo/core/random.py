@@ -37,10 +37,16 @@ def permutation(n: int, seed: int, purpose: str, *key: int) -> Rows:
     >>> permutation(5, 0, "batches", 1, 2).tolist()
     [4, 3, 2, 0, 1]
     """
+    name = np.uint64(name_of(seed, purpose, *key))
+    return np.argsort(_mixed(np.arange(n, dtype=np.uint64) ^ name), kind="stable")
+
+
+def name_of(seed: int, purpose: str, *key: int) -> int:
+    """Return the 64 bits that stand for the stream of that name in `permutation`."""
     name = 0
     for part in (seed, crc32(purpose.encode()), *key):
-        name = _mixed(name ^ part) & _MASK
-    return np.argsort(_mixed(np.arange(n, dtype=np.uint64) ^ np.uint64(name)), kind="stable")
+        name = _mixed(name ^ part)
+    return name
 
 
 _MASK = 2**64 - 1

@@ -1,5 +1,6 @@
 """What the server keeps, sends and receives: a model and some statistics, all flat vectors of the same length."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -45,7 +46,8 @@ class State:
     def not_finite(self) -> str | None:
         """Name the first vector with a NaN or an infinity in it, if there is one."""
         for name, tensor in self.tensors().items():
-            if not bool(torch.isfinite(tensor).all()):
+            # A finite sum has finite terms, and is found six times as fast; finite terms may have an infinite sum
+            if not math.isfinite(tensor.sum()) and not bool(torch.isfinite(tensor).all()):
                 return name
         return None
 

@@ -17,7 +17,8 @@ from fedgbo.core.errors import ConfigError, DivergenceError, RunFolderError
 from fedgbo.core.random import check_seed, stream
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
-from fedgbo.engines.serial import SerialEngine
+from fedgbo.engines.engine import Engine
+from fedgbo.engines.select import engine_for
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
@@ -76,7 +77,7 @@ def run(
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
 
     with _reproducible():
-        engine = SerialEngine(task, algorithm, seed)
+        engine = engine_for(task, algorithm, seed)
         params = _initial_params(engine, initial_params)
         about = _about(task, algorithm, local_steps, seed, params)
         begin = Progress(algorithm.init(params), Ledger(), rounds)
@@ -98,7 +99,7 @@ def run(
 
 @dataclass(eq=False)
 class _Loop:
-    engine: SerialEngine
+    engine: Engine
     algorithm: FederatedAlgorithm
     local_steps: LocalSteps
     eval_every: int
@@ -147,7 +148,7 @@ class _Loop:
         server = algorithm.server_update(server, result.mean, result.steps).to(server.params.dtype)
         if (name := server.not_finite()) is not None:
             raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
-        ledger = self.prices.booked(progress.ledger, algorithm, result, steps)
+        ledger = self.prices.booked(progress.ledger, self.algorithm, result, steps)
         ledger = replace(ledger, seconds=ledger.seconds + time.perf_counter() - began)
         return Progress(server, ledger, progress.rounds)
 
@@ -195,7 +196,8 @@ class _Loop:
 def sample(clients: int, cohort_size: int, seed: int, t: int) -> list[int]:
     """Return round t's clients: uniform, without replacement, in ascending order."""
     drawn = stream(seed, "cohort", t).choice(clients, cohort_size, replace=False)
-    return sorted(int(client) for client in drawn)
+    clients_drawn: list[int] = drawn.tolist()
+    return sorted(clients_drawn)
 
 
 @contextmanager
@@ -210,7 +212,7 @@ def _reproducible() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _initial_params(engine: SerialEngine, given: Tensor | None) -> Tensor:
+def _initial_params(engine: Engine, given: Tensor | None) -> Tensor:
     own = engine.initial_params
     if given is None:
         return own

@@ -9,7 +9,8 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.costs.counted import gradient_flops
 from fedgbo.costs.flops import forward_macs, local_update_flops
 from fedgbo.costs.probe import Probe, probe
-from fedgbo.engines.serial import CohortResult, SerialEngine
+from fedgbo.engines.engine import Engine
+from fedgbo.engines.serial import CohortResult
 from fedgbo.runs.record import Ledger
 
 
@@ -22,7 +23,7 @@ class Prices:
     gradient_flops: float  # of one sample, as torch counts them
 
     @classmethod
-    def of(cls, engine: SerialEngine) -> "Prices":
+    def of(cls, engine: Engine) -> "Prices":
         """Run two samples through the engine's model and count."""
         module, (inputs, targets) = engine.model.module, engine.sample
         return cls(
@@ -34,7 +35,11 @@ class Prices:
     def booked(
         self, ledger: Ledger, algorithm: FederatedAlgorithm, result: CohortResult, steps: Sequence[int]
     ) -> Ledger:
-        """Return the ledger with one more round in it."""
+        """Return the ledger with one more round in it.
+
+        The algorithm is the run's own, schedules and all: what it asks does not depend on their values, and so it is
+        asked once and not every round.
+        """
         paper = local_update_flops(result.samples, sum(steps), self.macs, self.params, algorithm.step_ops)
         operations = sum(clients * asked(algorithm, k).operations for k, clients in Counter(steps).items())
         return replace(

@@ -1,0 +1,56 @@
+"""An optimiser's step with fixed statistics, as two vectors: y <- y - (offset + scale · g)."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fedgbo.core.optimiser import Optimiser, Stats
+
+TOLERANCE = 1e-9  # of the numbers that go into a step, in float64
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """A step that every client takes alike, whatever its gradient: the same for a round's clients and local steps."""
+
+    offset: Tensor  # (P,)
+    scale: Tensor  # (P,)
+
+
+def affine(optimiser: Optimiser, params: Tensor, stats: Stats, *, check: bool = True) -> Affine | None:
+    """Read the two vectors off `update` at g = 0 and g = 1, all in float64; None if U is not of that form.
+
+    The check costs as much as the rest. It is about the formula, so once for each type of optimiser is enough.
+
+    >>> from fedgbo.optimisers import SGDm
+    >>> step = affine(SGDm(lr=0.5, beta=0.5), torch.zeros(1).double(), {"m": torch.ones(1).double()})
+    >>> step.offset.item(), step.scale.item()
+    (0.25, 0.25)
+    """
+    zero = torch.zeros_like(params)
+    still = optimiser.update(zero, stats, zero)
+    step = Affine(offset=-still, scale=still - optimiser.update(zero, stats, torch.ones_like(params)))
+    return step if not check or _holds(step, optimiser, stats) else None
+
+
+def _holds(step: Affine, optimiser: Optimiser, stats: Stats) -> bool:
+    """Return whether `update` does the same as the two vectors at a point of random numbers of all magnitudes.
+
+    That finds steps which depend on the weights (decay), bound the gradient, or mix the weights.
+    """
+    params, grad = _point(step.scale.numel())
+    expected = params - (step.offset + step.scale * grad)
+    error = (optimiser.update(params, stats, grad) - expected).abs_()
+    size = params.abs() + step.offset.abs() + (step.scale * grad).abs_()
+    return bool((error <= TOLERANCE * size).all())
+
+
+@lru_cache(maxsize=4)
+def _point(length: int) -> tuple[Tensor, Tensor]:
+    """Return weights, and a gradient with entries from 1e-4 to 1e4; the same ones each time."""
+    random = torch.Generator().manual_seed(0)
+    normal = torch.randn(2, length, generator=random, dtype=torch.float64)
+    magnitude = 10 ** (8 * torch.rand(length, generator=random, dtype=torch.float64) - 4)
+    return normal[0], normal[1] * magnitude

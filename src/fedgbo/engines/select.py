@@ -1,0 +1,37 @@
+"""Which engine runs a task: the fastest that knows its model's layers, else the plain one."""
+
+from torch import nn
+from torch.nn import functional
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.data.sparse import SparseSamples
+from fedgbo.engines.engine import Engine
+from fedgbo.engines.serial import SerialEngine
+from fedgbo.models.linear import SparseLinear
+from fedgbo.tasks.task import Task
+
+
+def engine_for(task: Task, algorithm: FederatedAlgorithm, seed: int) -> Engine:
+    """Return the engine for this task and algorithm. The choice changes speed, and results only by rounding."""
+    plain = SerialEngine(task, algorithm, seed)
+    return _sparse(plain, algorithm) or plain
+
+
+def _sparse(plain: SerialEngine, algorithm: FederatedAlgorithm) -> Engine | None:
+    """Return a SparseEngine if the task is a linear model on sparse samples, numba is there, and the data is sound."""
+    task = plain.task
+    if not _sparse_linear(plain.model.module) or task.loss is not functional.cross_entropy:
+        return None
+    if type(task.data.train) is not SparseSamples or type(task.data.test) is not SparseSamples:
+        return None
+    try:
+        from fedgbo.engines.sparse import SparseEngine, takes
+    except ImportError:  # numba is an extra, and takes half a second to import
+        return None
+    return SparseEngine(plain) if takes(plain, algorithm) else None
+
+
+def _sparse_linear(module: nn.Module) -> bool:
+    """Return whether the module is a SparseLinear and nothing more: trained whole, with nothing hooked on."""
+    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
+    return type(module) is SparseLinear and not hooked and all(p.requires_grad for p in module.parameters())
