@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "data": {"core", "data"},
     "tasks": {"core", "data", "models", "tasks"},
     "costs": {"core", "costs"},
-    "engines": {"core", "data", "models", "tasks", "engines"},
+    "engines": {"core", "costs", "data", "models", "tasks", "engines"},
     "runs": {"core", "optimisers", "algorithms", "data", "tasks", "engines", "costs", "runs"},
     "reports": {"core", "data", "tasks", "runs", "costs", "reports"},
     "experiments": {"core", "runs", "costs", "tasks", "models", "algorithms", "optimisers", "experiments", "reports"},

@@ -1,7 +1,6 @@
 """`fedgbo compare`."""
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from fedgbo.reports.chart import accuracy_chart, save_chart
 from fedgbo.reports.load import Group, group_runs, load_run
 from fedgbo.reports.summary import Effort, Row, summarise
 from fedgbo.runs.files import write_atomic
+from fedgbo.runs.loop import cores
 
 
 def compare(
@@ -58,7 +58,7 @@ def compare(
         began, quiet = time.monotonic(), quiet or as_json
         configs, notes = plan(algorithms or ["all"], seeds, shared)
         configs[0].build_task()
-        workers = len(os.sched_getaffinity(0)) if jobs is None else jobs
+        workers = cores() if jobs is None else jobs
         whole("jobs", workers)
         folder = to or Path("runs") / f"compare-{task.rpartition(':')[2]}-{time.strftime('%Y%m%d-%H%M%S')}"
         todo = jobs_of(configs, folder)

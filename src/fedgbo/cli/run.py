@@ -50,6 +50,7 @@ def run(
     beta2: Annotated[float | None, typer.Option(help="Adam's.", rich_help_panel=HYPERPARAMETERS)] = None,
     eps: Annotated[float | None, typer.Option(help="RMSProp's and Adam's.", rich_help_panel=HYPERPARAMETERS)] = None,
     mu: Annotated[float | None, typer.Option(help="FedProx's pull.", rich_help_panel=HYPERPARAMETERS)] = None,
+    workers: Annotated[int | None, typer.Option(help="Clients trained at the same time. [default: the cores]")] = None,
     to: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the run. [default: runs/<name>-<time>]")
     ] = None,
@@ -82,12 +83,13 @@ def run(
         if note and not (as_json or quiet):
             err.print(f"{config.label} on {config.task['name']}, {note}")
         folder = to or Path("runs") / f"{config.task['name'].rpartition(':')[2]}-{config.label}-{_now()}"
-        _carry_out(config, folder, resume=False, as_json=as_json, quiet=quiet)
+        _carry_out(config, folder, resume=False, workers=workers, as_json=as_json, quiet=quiet)
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
     rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Clients trained at the same time. [default: the cores]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
@@ -96,13 +98,15 @@ def resume(
         config = read_config(folder)
         if rounds is not None:
             config = config.model_copy(update={"rounds": rounds})
-        _carry_out(config, folder, resume=True, as_json=as_json, quiet=quiet)
+        _carry_out(config, folder, resume=True, workers=workers, as_json=as_json, quiet=quiet)
 
 
-def _carry_out(config: RunConfig, folder: Path, resume: bool, as_json: bool, quiet: bool) -> None:
+def _carry_out(
+    config: RunConfig, folder: Path, *, resume: bool, workers: int | None, as_json: bool, quiet: bool
+) -> None:
     try:
         with one_run(config.label, quiet or as_json) as callbacks:
-            result = execute(config, folder, callbacks, resume)
+            result = execute(config, folder, callbacks, resume, workers)
     except KeyboardInterrupt:
         err.print(f"stopped; go on with: fedgbo resume {folder}")
         sys.exit(130)

@@ -4,17 +4,34 @@ from torch import nn
 from torch.nn import functional
 
 from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.costs.flops import forward_macs
 from fedgbo.data.sparse import SparseSamples
 from fedgbo.engines.engine import Engine
+from fedgbo.engines.parallel import ParallelEngine, draws_random_numbers
 from fedgbo.engines.serial import SerialEngine
 from fedgbo.models.linear import SparseLinear
 from fedgbo.tasks.task import Task
 
+WORTH_THREADS = 1_000_000  # multiply-adds of a batch going forward, from which Python is the smaller part of a step
 
-def engine_for(task: Task, algorithm: FederatedAlgorithm, seed: int) -> Engine:
-    """Return the engine for this task and algorithm. The choice changes speed, and results only by rounding."""
+
+def engine_for(task: Task, algorithm: FederatedAlgorithm, seed: int, workers: int = 1) -> Engine:
+    """Return the engine for this task and algorithm. The choice changes speed, and results only by rounding.
+
+    The number of workers does not change a bit.
+    """
     plain = SerialEngine(task, algorithm, seed)
-    return _sparse(plain, algorithm) or plain
+    return _sparse(plain, algorithm) or _parallel(plain, algorithm, workers) or plain
+
+
+def _parallel(plain: SerialEngine, algorithm: FederatedAlgorithm, workers: int) -> Engine | None:
+    """Return a ParallelEngine if there is more than one worker and the model is large enough to need them."""
+    task = plain.task
+    batch = task.batch_size or len(task.data.train) // task.data.clients
+    workers = min(workers, task.cohort_size)
+    if workers < 2 or batch * forward_macs(plain.model.module, plain.sample[0]) < WORTH_THREADS:
+        return None
+    return None if draws_random_numbers(plain) else ParallelEngine(plain, algorithm, workers)
 
 
 def _sparse(plain: SerialEngine, algorithm: FederatedAlgorithm) -> Engine | None:

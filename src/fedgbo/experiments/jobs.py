@@ -21,7 +21,7 @@ from fedgbo.core.errors import FedGBOError
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.loop import Progress
+from fedgbo.runs.loop import Progress, cores
 
 TELL_SECONDS = 0.2  # between two reports of one run
 
@@ -60,7 +60,8 @@ def run_jobs(jobs: Sequence[Job], workers: int, tell: Callable[[News], None]) ->
     news: Queue[News] = context.Queue()
     stop = context.Event()
     failed: dict[int, str] = {}
-    with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, os.getpid())) as pool:
+    threads = max(1, cores() // workers)  # for each run
+    with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, os.getpid(), threads)) as pool:
         waiting = {pool.submit(_work, number, job): number for number, job in enumerate(jobs)}
         try:
             while waiting:
@@ -97,9 +98,9 @@ def _outcome(future: "Future[str]") -> str:
 _worker: dict[str, Any] = {}
 
 
-def _start_worker(news: "Queue[News]", stop: Event, parent: int) -> None:
+def _start_worker(news: "Queue[News]", stop: Event, parent: int, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    _worker.update(news=news, stop=stop, parent=parent)
+    _worker.update(news=news, stop=stop, parent=parent, threads=threads)
 
 
 def _work(number: int, job: Job) -> str:
@@ -121,7 +122,7 @@ def _work(number: int, job: Job) -> str:
         if begun and RunFolder(job.out).status().get("status") in ("finished", "diverged"):
             status = RunFolder(job.out).status()
             return "finished" if status["status"] == "finished" else str(status.get("reason", "diverged"))
-        execute(job.config, job.out, [watch], resume=begun)
+        execute(job.config, job.out, [watch], resume=begun, workers=_worker["threads"])
         return "finished"
     except Interrupted:
         return "interrupted"

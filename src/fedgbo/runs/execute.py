@@ -14,7 +14,11 @@ from fedgbo.runs.result import Result
 
 
 def execute(
-    config: RunConfig, out: Path | None = None, callbacks: Sequence[Callback] = (), resume: bool = False
+    config: RunConfig,
+    out: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    resume: bool = False,
+    workers: int | None = None,
 ) -> Result:
     """Run `config`, into the folder `out` if there is one."""
     return run(
@@ -27,6 +31,7 @@ def execute(
         callbacks=callbacks,
         out=out,
         resume=resume,
+        workers=workers,
         config=config.complete().model_dump(),
     )
 

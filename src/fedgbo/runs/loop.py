@@ -1,5 +1,6 @@
 """The one round loop."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from fedgbo.core.errors import ConfigError, DivergenceError, RunFolderError
 from fedgbo.core.random import check_seed, stream
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
+from fedgbo.engines.allocator import keep_freed_memory
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
 from fedgbo.runs.checkpoint import Checkpoint
@@ -56,6 +58,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
     resume: bool = False,
+    workers: int | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
@@ -67,17 +70,23 @@ def run(
 
     With `out`, the run is kept in that folder; `resume=True` goes on with what the folder holds, bit for bit as if it
     had never stopped. `config` is what the folder's run.json says of the run, by default a description of the objects.
+
+    `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
+    depend on it.
     """
     whole("rounds", rounds)
     eval_every = max(1, rounds // 100) if eval_every is None else eval_every
     whole("eval_every", eval_every)
+    if workers is not None:
+        whole("workers", workers)
     check_seed(seed)
     check_local_steps(local_steps, task.data.clients)
     if not isinstance(algorithm, FederatedAlgorithm):
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
 
+    keep_freed_memory()
     with _reproducible():
-        engine = engine_for(task, algorithm, seed)
+        engine = engine_for(task, algorithm, seed, cores() if workers is None else workers)
         params = _initial_params(engine, initial_params)
         about = _about(task, algorithm, local_steps, seed, params)
         begin = Progress(algorithm.init(params), Ledger(), rounds)
@@ -191,6 +200,11 @@ class _Loop:
         self._save(progress)
         if self.folder is not None:
             self.folder.set_status(status, round=progress.ledger.round, rounds=progress.rounds, **more)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def sample(clients: int, cohort_size: int, seed: int, t: int) -> list[int]:
