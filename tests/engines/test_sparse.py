@@ -99,7 +99,9 @@ def test_a_run_goes_through_it_and_gives_the_same_bits_twice(monkeypatch):
     first = fedgbo.run(task, algorithm, rounds=10, eval_every=2)
     again = fedgbo.run(task, algorithm, rounds=10, eval_every=2)
     assert torch.equal(first.params, again.params)
-    monkeypatch.setattr("fedgbo.runs.loop.engine_for", SerialEngine)
+    monkeypatch.setattr(
+        "fedgbo.runs.loop.engine_for", lambda task, algorithm, seed, _: SerialEngine(task, algorithm, seed)
+    )
     slow = fedgbo.run(task, algorithm, rounds=10, eval_every=2)
     assert torch.allclose(first.params, slow.params, rtol=1e-4, atol=1e-6)
     assert [r.accuracy for r in first.history] == pytest.approx([r.accuracy for r in slow.history])

@@ -17,7 +17,7 @@ def run(module, inputs, seed=0):
     module.zero_grad(set_to_none=True)
     out = module(x)
     out = out[0] if isinstance(out, tuple) else out
-    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed), dtype=out.dtype)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed)).to(out.dtype)
     (out * weights).sum().backward()
     grads = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
     if x.grad is not None:
