@@ -94,6 +94,20 @@ def test_the_same_bits_with_any_number_of_threads(algorithm, monkeypatch):
             assert torch.equal(again.tensors()[name], tensor)
 
 
+def test_large_cohorts_in_blocks_and_in_any_order(monkeypatch):
+    algorithm = fedgbo.FedGBO(OPTIMISERS[1])
+    plain, fast = both(sparse_task(dtype=torch.float64), algorithm)
+    down = algorithm.broadcast(algorithm.init(plain.initial_params))
+    at_once = fast.train(algorithm, down, [0, 2, 5, 7, 8], [1, 2, 3, 4, 5], 0)
+    shuffled = fast.train(algorithm, down, [7, 0, 8, 5, 2], [4, 1, 5, 3, 2], 0)
+    assert torch.equal(shuffled.mean.params, at_once.mean.params)
+    assert shuffled.loss == at_once.loss
+    monkeypatch.setattr(sparse, "BLOCK", 2)
+    in_blocks = fast.train(algorithm, down, [0, 2, 5, 7, 8], [1, 2, 3, 4, 5], 0)
+    assert torch.equal(in_blocks.mean.params, at_once.mean.params)
+    assert in_blocks.loss == at_once.loss
+
+
 def test_a_run_goes_through_it_and_gives_the_same_bits_twice(monkeypatch):
     task, algorithm = sparse_task(), fedgbo.FedGBO(OPTIMISERS[1])
     first = fedgbo.run(task, algorithm, rounds=10, eval_every=2)

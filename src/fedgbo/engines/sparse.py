@@ -229,7 +229,8 @@ def _sound(samples: Samples, features: int) -> bool:
     arrays = (samples.indptr, samples.indices, samples.counts, samples.labels)
     if not all(np.issubdtype(array.dtype, np.integer) for array in arrays):
         return False
-    rising = samples.indptr[0] == 0 and bool((np.diff(samples.indptr) >= 0).all())
+    starts = range(0, len(samples), CHUNK)  # in chunks, for the data may be larger than memory
+    rising = samples.indptr[0] == 0 and all((np.diff(samples.indptr[at : at + CHUNK + 1]) >= 0).all() for at in starts)
     indices = samples.indices
     return rising and (len(indices) == 0 or bool(indices.min() >= 0 and indices.max() < features))
 

@@ -207,8 +207,9 @@ def train(
         begin, size = offsets[cohort[i]], offsets[cohort[i] + 1] - offsets[cohort[i]]
         if batch == 0:
             walked = np.empty(steps[i] * size, np.int64)
-            for n in range(len(walked)):
-                walked[n] = n % size
+            for k in range(steps[i]):
+                for n in range(size):
+                    walked[k * size + n] = n
         else:
             walked = walk(mixed(name ^ np.uint64(cohort[i])), size, skipped * batch, steps[i] * batch)
         samples, met = read(rows, table, begin, walked)

@@ -45,11 +45,12 @@ def walk(name: Any, size: int, first: int, count: int) -> Array:
     """Return rows `first` to `first + count` of a client's walk through its samples, as in engines/batches.py."""
     rows = np.empty(count, np.int64)
     order, keys = np.empty(size, np.int64), np.empty(size, np.uint64)
-    drawn = -1
+    lap, at = first // size, first % size
+    shuffle(mixed(name ^ np.uint64(lap)), order, keys)
     for i in range(count):
-        lap = (first + i) // size
-        if lap != drawn:
+        if at == size:
+            lap, at = lap + 1, 0
             shuffle(mixed(name ^ np.uint64(lap)), order, keys)
-            drawn = lap
-        rows[i] = order[(first + i) % size]
+        rows[i] = order[at]
+        at += 1
     return rows
