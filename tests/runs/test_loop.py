@@ -7,6 +7,7 @@ from torch import nn
 
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
+from fedgbo.engines.serial import SerialEngine
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import sample
 from tests.conftest import make_task
@@ -137,6 +138,25 @@ def test_resume_is_bit_for_bit(tmp_path, stop_at):
     assert RunFolder(tmp_path / "run").status() == {
         "status": "finished", "round": 12, "rounds": 12, "accuracy": whole.accuracy
     }  # fmt: skip
+
+
+def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path, monkeypatch):
+    task = make_task(batch_size=4, clients_per_round=2)
+    whole = fedgbo.run(task, GBO, rounds=6, eval_every=2)
+    evaluate, calls = SerialEngine.evaluate, []
+
+    def interrupted(engine, params):
+        calls.append(params)
+        if len(calls) == 3:  # after round 4
+            raise KeyboardInterrupt
+        return evaluate(engine, params)
+
+    monkeypatch.setattr(SerialEngine, "evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fedgbo.run(task, GBO, rounds=6, eval_every=2, out=tmp_path / "run")
+    resumed = fedgbo.run(task, GBO, rounds=6, eval_every=2, out=tmp_path / "run", resume=True)
+    assert scores(resumed) == scores(whole)
+    assert same(whole, resumed)
 
 
 def test_resuming_a_finished_run_gives_its_result_and_more_rounds_extend_it(tmp_path, task):

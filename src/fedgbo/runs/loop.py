@@ -64,7 +64,7 @@ def run(
     """Train `task` with `algorithm` and return the result.
 
     `local_steps` is K: a number, a list with one for each client, a schedule over rounds, or a function of
-    (round, client). `initial_params` is a flat vector in the order of `model.parameters()`. The test set is evaluated
+    `round`, `client` or both. `initial_params` is a flat vector in the order of `model.parameters()`. The test set is evaluated
     every `eval_every` rounds (by default 100 times a run) and at the end. Each callback gets a Progress after every
     round, and stops the run by returning True.
 
@@ -122,13 +122,12 @@ class _Loop:
         self.prices = Prices.of(self.engine)
         saved_at = time.monotonic()
         try:
-            if not history:
-                progress = self._evaluated(progress)
+            if self._due(progress) and (not history or history[-1].round < progress.ledger.round):
+                progress = self._evaluated(progress)  # the first, or one that an interrupt cut off
             stop = self._tell(progress, history)
             while progress.ledger.round < progress.rounds and not stop:
                 progress = self._round(progress)
-                due = progress.ledger.round % self.eval_every == 0 or progress.ledger.round == progress.rounds
-                if due:
+                if due := self._due(progress):
                     progress = self._evaluated(progress)
                 stop = self._tell(progress, history)
                 if due or time.monotonic() - saved_at > CHECKPOINT_SECONDS:
@@ -146,6 +145,10 @@ class _Loop:
         finished = progress.ledger.round >= progress.rounds
         self._end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
         return Result(task, progress.state, history)
+
+    def _due(self, progress: Progress) -> bool:
+        """Return whether the round that was just done is to be evaluated."""
+        return progress.ledger.round % self.eval_every == 0 or progress.ledger.round == progress.rounds
 
     def _round(self, progress: Progress) -> Progress:
         """One round: sample, broadcast, train, average, update."""
