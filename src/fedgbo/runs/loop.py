@@ -63,8 +63,8 @@ def run(
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
 
-    `local_steps` is K: a number, a list with one for each client, a schedule over rounds, or a function of
-    `round`, `client` or both. `initial_params` is a flat vector in the order of `model.parameters()`. The test set is evaluated
+    `local_steps` is K: a number, a list with one for each client, a schedule over rounds, or a function of `round`,
+    `client` or both. `initial_params` is a flat vector in the order of `model.parameters()`. The test set is evaluated
     every `eval_every` rounds (by default 100 times a run) and at the end. Each callback gets a Progress after every
     round, and stops the run by returning True.
 
