@@ -5,7 +5,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgbo.cli.paper import app
-from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.paper import TABLES
 
 
@@ -51,8 +50,9 @@ def test_a_file_takes_the_output(tmp_path):
 
 @pytest.mark.parametrize("place", ["", "no/such/folder.csv"])
 def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
-    with pytest.raises(ConfigError, match=r"--output .*: cannot write there; give a file in a folder that exists"):
-        invoke("table6", "--output", str(tmp_path / place))
+    result = CliRunner().invoke(app, ["table6", "--output", str(tmp_path / place)])
+    assert result.exit_code == 2
+    assert "cannot write there; give a file in a folder that exists" in result.stderr
 
 
 def test_an_unknown_format_is_refused():
