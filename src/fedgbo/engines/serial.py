@@ -18,7 +18,7 @@ from fedgbo.engines.fit import check_fit
 from fedgbo.engines.flat import FlatModel
 from fedgbo.tasks.task import Task
 
-CHUNK = 1024  # samples that go through the model at once where a batch may be large
+CHUNK = 64  # samples that go through the model at once where all are wanted: more is slower, and takes more memory
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,12 @@ from typing import Any
 
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.core.optimiser import Optimiser
 from fedgbo.experiments.jobs import Job
+from fedgbo.experiments.presets import optimiser_slots
 from fedgbo.experiments.request import read_request
 from fedgbo.runs.config import RunConfig
+from fedgbo.runs.describe import find
 from fedgbo.runs.files import write_atomic
 
 EVERYTHING = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "mimexlite", "fedgbo")
@@ -26,12 +29,9 @@ def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tu
     configs, notes = [], []
     for entry in EVERYTHING if list(algorithms) == ["all"] else algorithms:
         name, optimiser = _parse(entry)
-        flags = {**shared, "algorithm": name, "optimiser": optimiser}
-        if optimiser is None and name in ("fedavg", "fedprox", "fedmax"):
-            flags["optimiser"] = "sgd"
-        elif optimiser is None:
-            flags["optimiser"] = shared.get("optimiser")
-        config, note = read_request(None, flags, ()).resolve()
+        if optimiser is None and Optimiser in optimiser_slots(find("algorithm", name)).values():
+            optimiser = shared.get("optimiser")  # the others train with plain SGD
+        config, note = read_request(None, {**shared, "algorithm": name, "optimiser": optimiser}, ()).resolve()
         if note:
             notes.append(f"{config.label}: {note}")
         configs += [config.model_copy(update={"seed": seed}).complete() for seed in range(seeds)]
