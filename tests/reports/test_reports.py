@@ -54,6 +54,12 @@ def test_best_and_match(write):
     assert gbo.interval == pytest.approx(0, abs=1e-12)
 
 
+def test_an_equal_accuracy_matches_whatever_its_last_bit(write):
+    groups = group_runs([write(FEDAVG, 0, [0.1, 0.2, 0.1 + 0.2]), write(FEDGBO, 0, [0.1, 0.3, 0.2])])
+    assert 0.3 < 0.1 + 0.2
+    assert summarise(groups)[1].match.round == 10
+
+
 def test_never_matched_and_no_baseline(write):
     low = write(FEDGBO, 0, [0.1, 0.2])
     assert summarise(group_runs([low]))[0].match is None

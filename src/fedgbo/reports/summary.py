@@ -8,6 +8,8 @@ from scipy.special import stdtrit
 
 from fedgbo.reports.load import Floats, Group
 
+ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -49,7 +51,7 @@ def _row(group: Group, target: float | None) -> Row:
     mean = group.accuracy.mean(axis=0)
     best = int(mean.argmax())
     half = float(confidence(group.accuracy)[best])
-    reached = np.flatnonzero(mean >= target) if target is not None else np.array([], dtype=np.int64)
+    reached = np.flatnonzero(mean >= target - ROUNDING) if target is not None else np.array([], dtype=np.int64)
     return Row(
         label=group.label,
         seeds=len(group.runs),
