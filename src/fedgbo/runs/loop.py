@@ -74,7 +74,7 @@ def run(
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
 
     keep_freed_memory()
-    with _reproducible():
+    with reproducible():
         engine = engine_for(task, algorithm, seed, cores() if workers is None else workers)
         params = _initial_params(engine, initial_params)
         about = _about(task, algorithm, local_steps, seed, params)
@@ -186,7 +186,7 @@ def cores() -> int:
 
 
 @contextmanager
-def _reproducible() -> Iterator[None]:
+def reproducible() -> Iterator[None]:
     """One thread for each operation, so that bits do not depend on the machine's cores; torch's own seed kept."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
