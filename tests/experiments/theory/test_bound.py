@@ -94,7 +94,7 @@ def test_worse_constants_never_help(problem, training, factor):
     for name in ("smoothness", "gradient", "heterogeneity", "noise", "gap"):
         worse = replace(problem, **{name: factor * getattr(problem, name)})
         assert theorem(worse, training).total >= before
-    assert theorem(problem, replace(training, lipschitz=factor * training.b)).total > before
+    assert theorem(problem, replace(training, lipschitz=factor * training.b)).total >= before
 
 
 @given(problems, trainings)
@@ -102,10 +102,11 @@ def test_more_rounds_and_more_local_steps_never_hurt_with_the_same_step(problem,
     before = theorem(problem, training)
     longer = theorem(problem, replace(training, rounds=2 * training.rounds))
     assert longer.start < before.start
-    assert longer.total < before.total
+    assert longer.total <= before.total
     assert theorem(problem, replace(training, local_steps=2 * training.local_steps)).total <= before.total
     far = theorem(problem, replace(training, rounds=10**12))
-    assert far.total == pytest.approx(floor(problem, training), rel=1e-3, abs=1e-3)
+    assert far.total - far.start == pytest.approx(floor(problem, training))
+    assert far.start < 1e-3
 
 
 @given(problems, trainings)
@@ -115,7 +116,7 @@ def test_the_rate_is_one_over_root_t(problem, training):
     def at(rounds):
         return corollary(problem, replace(training, rounds=rounds, step=corollary_step(c, training.beta, rounds))).total
 
-    assert at(4 * 10**12) == pytest.approx(at(10**12) / 2, rel=0.01)
+    assert at(4 * 10**24) == pytest.approx(at(10**24) / 2, rel=0.01)
 
 
 @given(problems, betas, st.floats(1.01, 10))
