@@ -61,6 +61,15 @@ def test_the_weights_are_those_of_the_theorem():
     assert weighted_mean(squares, 0.0) == pytest.approx(7 / 3)
 
 
+def test_what_is_measured_is_the_mean_over_the_rounds_beginnings():
+    training = plan(PROBLEM, [0.0], [2], local_steps=2, c=1.0)[0]
+    first = fedgbo.run(
+        QUADRATICS.task(), fedgbo.FedGBO(fedgbo.SGDm(lr=training.lr, beta=0.0)), rounds=1, local_steps=2
+    )  # fmt: skip
+    squares = [np.sum(QUADRATICS.gradient(x) ** 2) for x in (np.zeros(4), first.params.numpy())]
+    assert measure(QUADRATICS, PROBLEM, training).measured == pytest.approx(np.mean(squares))
+
+
 def test_all_is_checked_before_anything_is_run():
     with pytest.raises(fedgbo.ConfigError, match="= 100 rounds, not 50"):
         plan(PROBLEM, [0.0, 0.99], [50], local_steps=3)
