@@ -39,6 +39,8 @@ def test_the_bound_for_people(tmp_path):
         (["--rounds", 10], "needs more than 1 / (1 - beta) = 10 rounds, not 10"),
         (["--beta", 1], "beta must be at least 0 and below 1"),
         (["--lr", 1, "--c", 1], "give --lr or --c, not both"),
+        (["--lr", 0], "lr must be a finite number above 0"),
+        (["measure", "--figure", "no/such/folder/x.png"], "there is no folder no/such/folder"),
         (["--gap", 0], "with a gap of 0 the best C is 0"),
         (["--figure", "no/such/folder/x.png"], "there is no folder no/such/folder"),
         (["measure", "--rounds", 0], "rounds must be a whole number of at least 1"),

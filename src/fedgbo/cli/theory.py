@@ -17,7 +17,7 @@ from fedgbo.experiments.theory.measure import known_problem, measure, plan
 from fedgbo.reports.chart import save_chart
 from fedgbo.tasks.quadratic import Quadratics
 
-app = typer.Typer(invoke_without_command=True, help="The paper's convergence bound for FedGBO with SGDm.")
+app = typer.Typer(invoke_without_command=True)
 
 FIGURE_BETAS, FIGURE_STEPS = (0.0, 0.5, 0.9, 0.99), (1, 10, 50)
 ROUNDS = (25, 50, 100, 200, 400)
@@ -54,6 +54,7 @@ def bound(
     if context.invoked_subcommand is not None:
         return
     with clean_errors():
+        _check_place(figure)
         if lr is not None and c is not None:
             raise ConfigError("give --lr or --c, not both: C stands for the learning rate 2 C / (K √T)")
         problem = Problem(smoothness, gradient, heterogeneity, noise, gap)
@@ -94,6 +95,7 @@ def measure_command(
     The learning rate is Corollary 1's for each T. Ends with exit code 1 if an assumption or the bound did not hold.
     """
     with clean_errors():
+        _check_place(figure)
         quadratics = Quadratics.draw(dimension, clients, 20, heterogeneity, noise, condition, seed=0)
         problem, results = known_problem(quadratics), []
         for training in plan(problem, beta or (0.0, 0.9), rounds or ROUNDS, local_steps, c):
@@ -124,8 +126,12 @@ def _training(
     return Training(checked.beta, k, rounds, step, lipschitz)
 
 
+def _check_place(figure: Path | None) -> None:
+    """Raise, before anything is computed, if the picture could not be written."""
+    if figure is not None and not figure.parent.is_dir():
+        raise ConfigError(f"--figure {figure}: there is no folder {figure.parent}; give a file in a folder that exists")
+
+
 def _draw(chart: Any, path: Path) -> None:
-    if not path.parent.is_dir():
-        raise ConfigError(f"--figure {path}: there is no folder {path.parent}; give a file in a folder that exists")
     for file in save_chart(chart, path):
         err.print(f"picture  {file}")

@@ -90,6 +90,7 @@ class Bound:
 
 def step_of(lr: float, beta: float, local_steps: int) -> float:
     """Return η̃ = K η (1 - β) for SGDm's learning rate η."""
+    positive("lr", lr)
     return local_steps * lr * (1 - beta)
 
 
