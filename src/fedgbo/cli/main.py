@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedgbo import __version__
-from fedgbo.cli import data, paper
+from fedgbo.cli import data, paper, theory
 from fedgbo.cli.compare import compare
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.run import resume, run
@@ -28,6 +28,7 @@ app.command()(compare)
 app.command("list")(list_everything)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
+app.add_typer(theory.app, name="theory")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,7 +1,7 @@
 """The plain engine: one client after the other, in the order of their numbers. Others are measured against it."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,7 @@ class CohortResult:
     download_bytes: int  # to all clients together
     upload_bytes: int  # from all clients together
     averaging_seconds: float = 0.0  # that the server's mean took, where it is not part of the training itself
+    drift: Mapping[str, float] | None = None  # how far clients went apart, where that is measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +190,7 @@ class SimulatedClient(Client):
         """Return the gradient at `params` on the next minibatch."""
         self._model.params.copy_(params)
         self._losses.append(self._run(self._first + next(self._batches)))
-        return self._pulled(params)
+        return self._pulled(params, self._model.flat_gradient())
 
     def full_gradient(self, params: Tensor) -> Tensor:
         """Return the gradient at `params` on all samples, a chunk of them at a time."""
@@ -199,7 +200,7 @@ class SimulatedClient(Client):
             chunk = rows[start : start + CHUNK]
             self._model.params.copy_(params)
             self._run(chunk)
-            total += self._pulled(params) * (len(chunk) / self._size)
+            total += self._pulled(params, self._model.flat_gradient()) * (len(chunk) / self._size)
         return total
 
     def descend(self, params: Tensor, optimiser: Optimiser, stats: Stats) -> Tensor:
@@ -234,9 +235,8 @@ class SimulatedClient(Client):
         self.samples += len(rows)
         return self._engine.batch(self._engine.task.data.train, rows, self._augment)
 
-    def _pulled(self, params: Tensor) -> Tensor:
-        """Return the model's gradients as one vector, with those of the terms on the parameters."""
-        grad = self._model.flat_gradient()
+    def _pulled(self, params: Tensor, grad: Tensor) -> Tensor:
+        """Return the gradient of the loss at `params` with those of the terms on the parameters."""
         for term in self._terms:
             pull = term.gradient(params, self._start)
             grad = grad if pull is None else grad + pull

@@ -22,6 +22,7 @@ from fedgbo.engines.select import engine_for
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.metrics import check_metrics
 from fedgbo.runs.prices import Prices
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
@@ -48,6 +49,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     workers: int | None = None,
+    metrics: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
@@ -62,6 +64,10 @@ def run(
 
     `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
     depend on it.
+
+    `metrics` are measured in every round and recorded as Record.drift at each evaluation, as the mean since the last:
+    "cosine" is how far the clients' models are apart, "drift" adds how far their gradients are off those at x_t, at
+    twice the work. Results do not depend on them.
     """
     whole("rounds", rounds)
     eval_every = max(1, rounds // 100) if eval_every is None else eval_every
@@ -69,19 +75,22 @@ def run(
     if workers is not None:
         whole("workers", workers)
     check_seed(seed)
+    metrics = check_metrics(metrics)
     check_local_steps(local_steps, task.data.clients)
     if not isinstance(algorithm, FederatedAlgorithm):
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
 
     keep_freed_memory()
     with reproducible():
-        engine = engine_for(task, algorithm, seed, cores() if workers is None else workers)
+        engine = engine_for(task, algorithm, seed, cores() if workers is None else workers, metrics)
         params = _initial_params(engine, initial_params)
         about = _about(task, algorithm, local_steps, seed, params)
         begin = Progress(algorithm.init(params), Ledger(), rounds)
         if out is None:
             return _Loop(engine, algorithm, local_steps, eval_every, callbacks, None, about).go(begin, [])
-        full_config = {**about, "rounds": rounds, "eval_every": eval_every} if config is None else config
+        full_config = (
+            {**about, "rounds": rounds, "eval_every": eval_every, "metrics": metrics} if config is None else config
+        )
         folder, history = _open(Path(out), resume, full_config), []
         try:
             if resume and (checkpoint := _checkpoint(folder, about)) is not None:
@@ -145,9 +154,10 @@ class _Loop:
         scores = self.engine.evaluate(progress.state.params)
         if not torch.isfinite(torch.tensor(scores["loss"])):
             raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}")
+        drift = ledger.mean_drift()
         train_loss = ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None
         seconds = ledger.seconds + time.perf_counter() - began
-        ledger = replace(ledger, seconds=seconds, loss_sum=0.0, loss_rounds=0)
+        ledger = replace(ledger, seconds=seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         record = Record(
             round=ledger.round,
             loss=scores["loss"],
@@ -158,6 +168,7 @@ class _Loop:
             flops=ledger.flops,
             counted_flops=ledger.counted_flops,
             seconds=seconds,
+            drift=drift,
         )
         return replace(progress, ledger=ledger, record=record)
 

@@ -1,7 +1,8 @@
 """What is written down of a run: totals that grow round by round, and a record at each evaluation."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from fedgbo.core.errors import RunFolderError
@@ -19,6 +20,23 @@ class Ledger:
     seconds: float = 0.0  # of training and evaluation, without pauses between a stop and a resume
     loss_sum: float = 0.0  # of the rounds since the last record
     loss_rounds: int = 0
+    drift_sum: Mapping[str, float] = field(default_factory=dict)  # of the rounds since the last record, if measured
+    drift_rounds: int = 0
+
+    def with_drift(self, drift: Mapping[str, float] | None) -> "Ledger":
+        """Return this with one more round's drift in it, where it was measured."""
+        if drift is None:
+            return self
+        if drift.keys() != self.drift_sum.keys():  # the first since the last record, or a resume measures other things
+            return replace(self, drift_sum=dict(drift), drift_rounds=1)
+        sums = {name: self.drift_sum[name] + value for name, value in drift.items()}
+        return replace(self, drift_sum=sums, drift_rounds=self.drift_rounds + 1)
+
+    def mean_drift(self) -> dict[str, float] | None:
+        """Return the mean over the rounds since the last record; None where none was measured."""
+        if not self.drift_rounds:
+            return None
+        return {name: total / self.drift_rounds for name, total in self.drift_sum.items()}
 
 
 @dataclass(frozen=True)
@@ -34,16 +52,20 @@ class Record:
     flops: float
     counted_flops: float
     seconds: float
+    drift: dict[str, float] | None = None  # mean over the rounds since the last record; None where it is not measured
 
     def line(self) -> str:
         """Return this as a line of JSON."""
-        return json.dumps(asdict(self), allow_nan=False) + "\n"
+        content = asdict(self)
+        if self.drift is None:
+            del content["drift"]
+        return json.dumps(content, allow_nan=False) + "\n"
 
     @classmethod
     def of_line(cls, line: str) -> "Record":
         """Undo `line`; keys that a later version may have added are passed over."""
-        content: dict[str, Any] = json.loads(line)
+        content: dict[str, Any] = {"drift": None, **json.loads(line)}
         try:
-            return cls(**{field.name: content[field.name] for field in fields(cls)})
+            return cls(**{entry.name: content[entry.name] for entry in fields(cls)})
         except KeyError as error:
             raise RunFolderError(f"a metrics record lacks {error}") from error

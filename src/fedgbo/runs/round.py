@@ -37,7 +37,7 @@ def next_round(
     server = now.server_update(server, result.mean, result.steps).to(server.params.dtype)
     if (name := server.not_finite()) is not None:
         raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
-    ledger = prices.booked(progress.ledger, algorithm, result, steps)
+    ledger = prices.booked(progress.ledger, algorithm, result, steps).with_drift(result.drift)
     ledger = replace(ledger, seconds=ledger.seconds + time.perf_counter() - began)
     return Progress(server, ledger, progress.rounds)
 
