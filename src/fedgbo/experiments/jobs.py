@@ -5,33 +5,41 @@ What a folder has finished is not run again; what was begun goes on from its che
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from fedgbo.core.errors import FedGBOError
+from fedgbo.core.errors import FedGBOError, FolderBusyError, RunFolderError
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import Progress, cores
 
 TELL_SECONDS = 0.2  # between two reports of one run
+WAIT_SECONDS = 0.2  # between two looks at a folder that another process writes into
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run, and the folder it goes into."""
+    """A run, the folder it goes into, and what to call it."""
 
     config: RunConfig
     out: Path
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name or, without one, algorithm and seed."""
+        return self.name or f"{self.config.label} seed {self.config.seed}"
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,8 @@ def _outcome(future: "Future[str]") -> str:
         return future.result()
     except BrokenProcessPool:
         return "its process died (out of memory?); run the same command again to go on"
+    except Exception as error:  # a mistake in a user's own file, or in ours, must not keep the other runs from running
+        return f"{type(error).__name__}: {error}"
 
 
 _worker: dict[str, Any] = {}
@@ -101,6 +111,15 @@ _worker: dict[str, Any] = {}
 def _start_worker(news: "Queue[News]", stop: Event, parent: int, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     _worker.update(news=news, stop=stop, parent=parent, threads=threads)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """End this process when its parent is killed: nobody would hear of it, and it would keep folders locked."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(number: int, job: Job) -> str:
@@ -117,14 +136,19 @@ def _work(number: int, job: Job) -> str:
             ledger = progress.ledger
             _worker["news"].put(News(number, ledger.round, progress.rounds, accuracy, seconds=ledger.seconds))
 
-    try:
+    while True:
         begun = (job.out / "run.json").exists()
-        if begun and RunFolder(job.out).status().get("status") in ("finished", "diverged"):
-            status = RunFolder(job.out).status()
-            return "finished" if status["status"] == "finished" else str(status.get("reason", "diverged"))
-        execute(job.config, job.out, [watch], resume=begun, workers=_worker["threads"])
-        return "finished"
-    except Interrupted:
-        return "interrupted"
-    except FedGBOError as error:
-        return str(error)
+        try:
+            if begun and RunFolder(job.out).status().get("status") in ("finished", "diverged"):
+                status = RunFolder(job.out).status()
+                return "finished" if status["status"] == "finished" else str(status.get("reason", "diverged"))
+            execute(job.config, job.out, [watch], resume=begun, workers=_worker["threads"])
+            return "finished"
+        except Interrupted:
+            return "interrupted"
+        except FedGBOError as error:
+            taken = isinstance(error, RunFolderError) and not begun and (job.out / "run.json").exists()
+            if not isinstance(error, FolderBusyError) and not taken:
+                return str(error)
+        if _worker["stop"].wait(WAIT_SECONDS):  # another experiment does this very run: wait for it
+            return "interrupted"
