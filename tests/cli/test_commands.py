@@ -60,6 +60,22 @@ def test_ones_own_task_and_algorithm(my_file, tmp_path):
     assert again["digest"] == json.loads(done.stdout)["digest"]
 
 
+def test_metrics(tmp_path):
+    args = ("run", "--rounds", 4, "--eval-every", 2)
+    plain = json.loads(call(*args, "--json", "--out", tmp_path / "plain").stdout)
+    result = json.loads(call(*args, "--metrics", "drift", "--json", "--out", tmp_path / "run").stdout)
+    assert result["digest"] == plain["digest"]
+    assert "drift" not in plain
+    assert 0 < result["drift"]["cosine"] < 1
+    assert result["drift"]["error"] > 0
+    longer = call("resume", tmp_path / "run", "--rounds", 6)
+    assert "apart (mean cosine distance since the last evaluation); gradient perturbation" in longer.stdout
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert ["drift" in line for line in lines] == [False, True, True, True]
+    cheap = call("run", "--rounds", 2, 'metrics=["cosine"]', "--out", tmp_path / "cheap")
+    assert "apart (mean cosine distance since the last evaluation)\n" in cheap.stdout
+
+
 def test_a_toml_file(my_file, tmp_path):
     toml = tmp_path / "run.toml"
     toml.write_text(
@@ -85,6 +101,7 @@ def test_a_toml_file(my_file, tmp_path):
         (["--clients-per-round", "some"], 2, "clients_per_round: "),
         (["--batch-size", "0"], 2, "batch_size must be a whole number"),
         (["--task", "nothing"], 2, "unknown task"),
+        (["--metrics", "speed"], 2, "unknown metric 'speed'"),
         (["a.toml", "b.toml"], 2, "give one TOML file, not 2"),
         (["none.toml"], 2, "there is no file none.toml"),
         (["--lr", "1e30", "--rounds", "3"], 5, "try a smaller lr"),

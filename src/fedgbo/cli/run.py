@@ -16,6 +16,7 @@ from fedgbo.experiments.request import point_at, read_request
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute, read_config
+from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 
 HYPERPARAMETERS = "Hyperparameters"
@@ -39,6 +40,10 @@ def run(
     clients_per_round: Annotated[str | None, typer.Option(help="M, or all. [default: the task's]")] = None,
     batch_size: Annotated[str | None, typer.Option(help="B, or full. [default: the task's]")] = None,
     test_samples: Annotated[int | None, typer.Option(help="Evaluate on a fixed random sample of the test set.")] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure in every round: cosine, or drift (twice the work). May be repeated."),
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Clients' learning rate.", rich_help_panel=HYPERPARAMETERS)] = None,
     server_lr: Annotated[
         float | None, typer.Option(help="AdaptiveFedOpt's server learning rate.", rich_help_panel=HYPERPARAMETERS)
@@ -71,7 +76,7 @@ def run(
             "task": task, "algorithm": algorithm, "optimiser": optimiser, "preset": preset, "rounds": rounds,
             "local_steps": local_steps, "seed": seed, "eval_every": eval_every,
             "clients_per_round": _number(clients_per_round), "batch_size": _number(batch_size),
-            "test_samples": test_samples,
+            "test_samples": test_samples, "metrics": metrics or None,
             "lr": lr, "server_lr": server_lr, "beta": beta, "beta1": beta1, "beta2": beta2, "eps": eps, "mu": mu,
         }  # fmt: skip
         request = read_request(file, flags, overrides)
@@ -136,7 +141,7 @@ def _summary(result: Result, memory_bytes: int, folder: Path) -> dict[str, Any]:
         "client_memory_bytes": memory_bytes,
         "seconds": last.seconds,
         "digest": digest(result.state.tensors()),
-    }
+    } | ({} if last.drift is None else {"drift": last.drift})
 
 
 def _sentence(result: Result, memory_bytes: int, folder: Path) -> str:
@@ -149,8 +154,20 @@ def _sentence(result: Result, memory_bytes: int, folder: Path) -> str:
     return (
         f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; "
         f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down, "
-        f"{quantity(last.flops, 'FLOP')} on clients; each holds {quantity(memory_bytes, 'B', 1024)}\n{folder}"
+        f"{quantity(last.flops, 'FLOP')} on clients; each holds {quantity(memory_bytes, 'B', 1024)}\n"
+        f"{_drift_line(last)}{folder}"
     )
+
+
+def _drift_line(record: Record) -> str:
+    """Say how far clients drifted lately, where that was measured."""
+    drift = record.drift
+    if drift is None:
+        return ""
+    line = f"client models {drift['cosine']:.3g} apart (mean cosine distance since the last evaluation)"
+    if "error" in drift:
+        line += f"; gradient perturbation {drift['error']:.3g}, bound (3) estimated at {drift['bound']:.3g}"
+    return f"{line}\n"
 
 
 def _sort(items: list[str]) -> tuple[Path | None, list[str]]:

@@ -1,5 +1,7 @@
 """Which engine runs a task: the fastest that knows its model's layers, else the plain one."""
 
+from collections.abc import Sequence
+
 from torch import nn
 from torch.nn import functional
 
@@ -7,6 +9,7 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.costs.flops import forward_macs
 from fedgbo.data.sparse import SparseSamples
 from fedgbo.engines.engine import Engine
+from fedgbo.engines.measured import MeasuredEngine
 from fedgbo.engines.parallel import ParallelEngine, draws_random_numbers
 from fedgbo.engines.serial import SerialEngine
 from fedgbo.models.linear import SparseLinear
@@ -15,12 +18,16 @@ from fedgbo.tasks.task import Task
 WORTH_THREADS = 1_000_000  # multiply-adds of a batch going forward, from which Python is the smaller part of a step
 
 
-def engine_for(task: Task, algorithm: FederatedAlgorithm, seed: int, workers: int = 1) -> Engine:
+def engine_for(
+    task: Task, algorithm: FederatedAlgorithm, seed: int, workers: int = 1, metrics: Sequence[str] = ()
+) -> Engine:
     """Return the engine for this task and algorithm. The choice changes speed, and results only by rounding.
 
-    The number of workers does not change a bit.
+    The number of workers does not change a bit, nor does measuring `metrics`, which is done one client at a time.
     """
     plain = SerialEngine(task, algorithm, seed)
+    if metrics:
+        return MeasuredEngine(plain, algorithm, gradients="drift" in metrics, other=_sparse(plain, algorithm))
     return _sparse(plain, algorithm) or _parallel(plain, algorithm, workers) or plain
 
 

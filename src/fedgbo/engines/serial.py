@@ -1,6 +1,6 @@
 """The plain engine: one client after the other, in the order of their numbers. Others are measured against it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,7 @@ class CohortResult:
     samples: int  # sample gradients computed, all clients together
     download_bytes: int  # to all clients together
     upload_bytes: int  # from all clients together
+    drift: Mapping[str, float] | None = None  # how far clients went apart, where that is measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,7 @@ class SimulatedClient(Client):
         self._engine, self._model, self._terms, self._start = engine, model, algorithm.terms, down.params
         data = engine.task.data
         self._first, self._size = int(data.offsets[client]), data.size(client)
-        self._augment = stream(engine.seed, "augment", t, client)
+        self.augment = stream(engine.seed, "augment", t, client)
         self._batches = minibatches(self._size, engine.task.batch_size, engine.seed, t, client)
         self._losses: list[Tensor] = []
         torch.default_generator.manual_seed(torch_seed(engine.seed, "dropout", t, client))
@@ -172,7 +173,7 @@ class SimulatedClient(Client):
 
     def _gradient(self, params: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         self.samples += len(rows)
-        batch = self._engine.batch(self._engine.task.data.train, rows, self._augment)
+        batch = self._engine.batch(self._engine.task.data.train, rows, self.augment)
         grad, loss = self._model.gradient(params, batch, self._terms)
         for term in self._terms:
             pull = term.gradient(params, self._start)

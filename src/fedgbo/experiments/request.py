@@ -14,7 +14,9 @@ from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find
 
 Setting = float | Table | None  # a number or, as a table, a schedule over rounds
-AS_THEY_ARE = {"rounds", "local_steps", "seed", "eval_every", "clients_per_round", "batch_size", "test_samples"}
+AS_THEY_ARE = {
+    "rounds", "local_steps", "seed", "eval_every", "clients_per_round", "batch_size", "test_samples", "metrics",
+}  # fmt: skip
 SETTINGS = ("lr", "server_lr", "beta", "beta1", "beta2", "eps", "mu")
 
 
@@ -42,6 +44,7 @@ class Request(BaseModel):
     clients_per_round: int | Literal["all"] | None = None
     batch_size: int | Literal["full"] | None = None
     test_samples: int | None = Field(default=None, ge=1)
+    metrics: list[str] = []
 
     def resolve(self) -> tuple[RunConfig, str | None]:
         """Return the run, and a line about the preset that filled in what was left open."""

@@ -25,9 +25,9 @@ class Find:
 
 
 def identity(config: RunConfig) -> str:
-    """Return a digest of all settings of a complete configuration; those left at None do not count."""
-    content = json.dumps(config.model_dump(exclude_none=True), sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()
+    """Return a digest of all settings of a complete configuration; empty ones do not count, so new ones may come."""
+    content = {key: value for key, value in config.model_dump().items() if value not in (None, [], {})}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def title(config: RunConfig) -> str:

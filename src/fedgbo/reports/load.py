@@ -56,7 +56,7 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
     """Put runs together that differ only in their seed, in the order in which they first come."""
     together: dict[str, list[RunData]] = {}
     for run in runs:
-        key = json.dumps(run.config.model_dump(exclude={"seed", "rounds", "eval_every"}), sort_keys=True)
+        key = json.dumps(run.config.model_dump(exclude={"seed", "rounds", "eval_every", "metrics"}), sort_keys=True)
         together.setdefault(key, []).append(run)
     return [_group(members) for members in together.values()]
 

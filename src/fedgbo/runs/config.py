@@ -32,6 +32,7 @@ class RunConfig(BaseModel):
     clients_per_round: int | Literal["all"] | None = None  # None: as the task has it
     batch_size: int | Literal["full"] | None = None  # None: as the task has it
     test_samples: int | None = None  # a fixed random sample of the test set; None: all of it
+    metrics: list[str] = []  # measured in every round: see fedgbo.runs.metrics
 
     def build_task(self) -> Task:
         """Build the task, with this run's clients per round, batch size and test samples."""

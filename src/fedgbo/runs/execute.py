@@ -32,6 +32,7 @@ def execute(
         out=out,
         resume=resume,
         workers=workers,
+        metrics=config.metrics,
         config=config.complete().model_dump(),
     )
 

@@ -15,32 +15,22 @@ from torch import Tensor
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, DivergenceError, RunFolderError
-from fedgbo.core.random import check_seed, stream
-from fedgbo.core.schedule import at_round
-from fedgbo.core.state import State
+from fedgbo.core.random import check_seed
 from fedgbo.engines.allocator import keep_freed_memory
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.metrics import check_metrics
 from fedgbo.runs.prices import Prices
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
-from fedgbo.runs.steps import LocalSteps, check_local_steps, steps_of
+from fedgbo.runs.round import Progress, next_round
+from fedgbo.runs.steps import LocalSteps, check_local_steps
 from fedgbo.tasks.task import Task
 
 CHECKPOINT_SECONDS = 30.0  # at the latest; besides, each evaluation is followed by one
-
-
-@dataclass(frozen=True, eq=False)
-class Progress:
-    """How far a run has come; what callbacks get after every round."""
-
-    state: State
-    ledger: Ledger
-    rounds: int  # that the run will have in all
-    record: Record | None = None  # of this round, if it was evaluated
 
 
 Callback = Callable[[Progress], bool | None]
@@ -59,6 +49,7 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     workers: int | None = None,
+    metrics: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
@@ -73,6 +64,10 @@ def run(
 
     `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
     depend on it.
+
+    `metrics` are measured in every round and recorded as Record.drift at each evaluation, as the mean since the last:
+    "cosine" is how far the clients' models are apart, "drift" adds how far their gradients are off those at x_t, at
+    twice the work. Results do not depend on them.
     """
     whole("rounds", rounds)
     eval_every = evaluations(rounds) if eval_every is None else eval_every
@@ -80,19 +75,22 @@ def run(
     if workers is not None:
         whole("workers", workers)
     check_seed(seed)
+    metrics = check_metrics(metrics)
     check_local_steps(local_steps, task.data.clients)
     if not isinstance(algorithm, FederatedAlgorithm):
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
 
     keep_freed_memory()
     with _reproducible():
-        engine = engine_for(task, algorithm, seed, cores() if workers is None else workers)
+        engine = engine_for(task, algorithm, seed, cores() if workers is None else workers, metrics)
         params = _initial_params(engine, initial_params)
         about = _about(task, algorithm, local_steps, seed, params)
         begin = Progress(algorithm.init(params), Ledger(), rounds)
         if out is None:
             return _Loop(engine, algorithm, local_steps, eval_every, callbacks, None, about).go(begin, [])
-        full_config = {**about, "rounds": rounds, "eval_every": eval_every} if config is None else config
+        full_config = (
+            {**about, "rounds": rounds, "eval_every": eval_every, "metrics": metrics} if config is None else config
+        )
         folder, history = _open(Path(out), resume, full_config), []
         try:
             if resume and (checkpoint := _checkpoint(folder, about)) is not None:
@@ -126,7 +124,7 @@ class _Loop:
                 progress = self._evaluated(progress)  # the first, or one that an interrupt cut off
             stop = self._tell(progress, history)
             while progress.ledger.round < progress.rounds and not stop:
-                progress = self._round(progress)
+                progress = next_round(self.engine, self.algorithm, self.local_steps, self.prices, progress)
                 if due := self._due(progress):
                     progress = self._evaluated(progress)
                 stop = self._tell(progress, history)
@@ -150,29 +148,16 @@ class _Loop:
         """Return whether the round that was just done is to be evaluated."""
         return progress.ledger.round % self.eval_every == 0 or progress.ledger.round == progress.rounds
 
-    def _round(self, progress: Progress) -> Progress:
-        """One round: sample, broadcast, train, average, update."""
-        began, t, server = time.perf_counter(), progress.ledger.round, progress.state
-        task, algorithm = self.engine.task, at_round(self.algorithm, t)
-        cohort = sample(task.data.clients, task.cohort_size, self.engine.seed, t)
-        steps = steps_of(self.local_steps, cohort, t)
-        result = self.engine.train(algorithm, algorithm.broadcast(server), cohort, steps, t)
-        server = algorithm.server_update(server, result.mean, result.steps).to(server.params.dtype)
-        if (name := server.not_finite()) is not None:
-            raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
-        ledger = self.prices.booked(progress.ledger, self.algorithm, result, steps)
-        ledger = replace(ledger, seconds=ledger.seconds + time.perf_counter() - began)
-        return Progress(server, ledger, progress.rounds)
-
     def _evaluated(self, progress: Progress) -> Progress:
         """Add a record of the test scores."""
         began, ledger = time.perf_counter(), progress.ledger
         scores = self.engine.evaluate(progress.state.params)
         if not torch.isfinite(torch.tensor(scores["loss"])):
             raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}")
+        drift = ledger.mean_drift()
         train_loss = ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None
         seconds = ledger.seconds + time.perf_counter() - began
-        ledger = replace(ledger, seconds=seconds, loss_sum=0.0, loss_rounds=0)
+        ledger = replace(ledger, seconds=seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         record = Record(
             round=ledger.round,
             loss=scores["loss"],
@@ -183,6 +168,7 @@ class _Loop:
             flops=ledger.flops,
             counted_flops=ledger.counted_flops,
             seconds=seconds,
+            drift=drift,
         )
         return replace(progress, ledger=ledger, record=record)
 
@@ -217,13 +203,6 @@ def evaluations(rounds: int) -> int:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def sample(clients: int, cohort_size: int, seed: int, t: int) -> list[int]:
-    """Return round t's clients: uniform, without replacement, in ascending order."""
-    drawn = stream(seed, "cohort", t).choice(clients, cohort_size, replace=False)
-    clients_drawn: list[int] = drawn.tolist()
-    return sorted(clients_drawn)
 
 
 @contextmanager

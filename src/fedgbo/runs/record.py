@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from fedgbo.core.errors import RunFolderError
@@ -25,6 +25,23 @@ class Ledger:
     seconds: float = 0.0  # of training and evaluation, without pauses between a stop and a resume
     loss_sum: float = 0.0  # of the rounds since the last record
     loss_rounds: int = 0
+    drift_sum: Mapping[str, float] = field(default_factory=dict)  # of the rounds since the last record, if measured
+    drift_rounds: int = 0
+
+    def with_drift(self, drift: Mapping[str, float] | None) -> "Ledger":
+        """Return this with one more round's drift in it, where it was measured."""
+        if drift is None:
+            return self
+        if drift.keys() != self.drift_sum.keys():  # the first since the last record, or a resume measures other things
+            return replace(self, drift_sum=dict(drift), drift_rounds=1)
+        sums = {name: self.drift_sum[name] + value for name, value in drift.items()}
+        return replace(self, drift_sum=sums, drift_rounds=self.drift_rounds + 1)
+
+    def mean_drift(self) -> dict[str, float] | None:
+        """Return the mean over the rounds since the last record; None where none was measured."""
+        if not self.drift_rounds:
+            return None
+        return {name: total / self.drift_rounds for name, total in self.drift_sum.items()}
 
 
 @dataclass(frozen=True)
@@ -40,24 +57,31 @@ class Record:
     flops: float
     counted_flops: float
     seconds: float
+    drift: dict[str, float] | None = None  # mean over the rounds since the last record; None where it is not measured
 
     def line(self) -> str:
         """Return this as a line of JSON."""
-        return json.dumps(asdict(self), allow_nan=False) + "\n"
+        content = asdict(self)
+        if self.drift is None:
+            del content["drift"]
+        return json.dumps(content, allow_nan=False) + "\n"
 
     @classmethod
     def of_line(cls, line: str) -> "Record":
         """Undo `line`; keys that a later version may have added are passed over."""
-        content: dict[str, Any] = json.loads(line)
-        check_numbers(content, whole=WHOLE, other=NUMBERS, or_none=("accuracy", "train_loss"))
+        read = json.loads(line)
+        check_numbers(read, whole=WHOLE, other=NUMBERS, or_none=("accuracy", "train_loss"))
+        content: dict[str, Any] = {"drift": None, **read}
+        if content["drift"] is not None:
+            check_numbers(content["drift"], other=tuple(content["drift"]))
         try:
-            return cls(**{field.name: content[field.name] for field in fields(cls)})
+            return cls(**{entry.name: content[entry.name] for entry in fields(cls)})
         except KeyError as error:
             raise RunFolderError(f"a metrics record lacks {error}") from error
 
 
 def check_numbers(
-    content: Any, *, whole: Iterable[str], other: Iterable[str], or_none: Iterable[str] = ()
+    content: Any, *, whole: Iterable[str] = (), other: Iterable[str] = (), or_none: Iterable[str] = ()
 ) -> None:
     """Raise unless `content`, read from a file, is a table whose numbers are numbers."""
     if not isinstance(content, Mapping):

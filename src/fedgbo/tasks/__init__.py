@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fedgbo.tasks.cifar100 import cifar100, cifar100_synthetic
 from fedgbo.tasks.digits import digits
 from fedgbo.tasks.femnist import femnist, femnist_synthetic
+from fedgbo.tasks.quadratic import quadratic
 from fedgbo.tasks.sent140 import sent140, sent140_synthetic
 from fedgbo.tasks.shakespeare import shakespeare, shakespeare_synthetic
 from fedgbo.tasks.task import Task
@@ -15,6 +16,7 @@ TASKS: dict[str, Callable[..., Task]] = {
     "cifar100-synthetic": cifar100_synthetic,
     "femnist": femnist,
     "femnist-synthetic": femnist_synthetic,
+    "quadratic": quadratic,
     "sent140": sent140,
     "sent140-synthetic": sent140_synthetic,
     "shakespeare": shakespeare,
