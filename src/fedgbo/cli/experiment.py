@@ -147,9 +147,8 @@ def save_picture(
     write_atomic(numbers, curves_csv(curves, experiment.heading, names).encode())
     seeds = max(line.seeds for line in curves)
     bands = f"mean of {seeds} seeds, bands: 95% confidence interval" if seeds > 1 else "one seed"
-    chart = None
     try:
-        chart = panel_chart(curves, experiment.title, [*experiment.changes.words, bands], value, factor)
+        chart = panel_chart(curves, experiment.title, [*experiment.words, bands], value, factor)
         return [numbers, *save_chart(chart, path, ("png", "svg", "pdf"))]
     except MissingExtraError as error:
         err.print(str(error))

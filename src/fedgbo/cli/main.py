@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedgbo import __version__
-from fedgbo.cli import data, paper
+from fedgbo.cli import data, paper, paper_runs
 from fedgbo.cli.compare import compare
 from fedgbo.cli.experiment import experiment
 from fedgbo.cli.listing import list_everything
@@ -29,6 +29,7 @@ app.command()(compare)
 app.command()(experiment)
 app.command("list")(list_everything)
 app.add_typer(data.app, name="data")
+paper_runs.add_to(paper.app)
 app.add_typer(paper.app, name="paper")
 
 

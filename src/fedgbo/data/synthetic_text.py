@@ -46,7 +46,7 @@ def synthetic_text(clients: int, test_samples: int, seed: int, mean: int = MEAN)
 
 
 def _sizes(clients: int, mean: int, rng: np.random.Generator) -> Array:
-    """Draw the numbers of training windows: their mean is `mean`, whatever the draw, and the largest about 10 times it."""
+    """Draw the numbers of training windows: their mean is `mean`, whatever the draw, the largest 10 times that."""
     least = max(1, LEAST * mean // MEAN)
     extra = np.minimum(rng.lognormal(sigma=SPREAD, size=clients), LONGEST)
     sizes: Array = least + np.rint(extra * (mean - least) / extra.mean()).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What makes an experiment less than its file says: a scale, stand-ins for the data, settings changed on the command line.
+"""What makes an experiment less than its file says: a scale, stand-ins for the data, changed settings, a part of it.
 
 Each of them is said in every output: in titles, in captions and in the names of files.
 """
@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ class Changes:
     scale: float = 1.0
     stand_ins: bool = False
     overrides: tuple[str, ...] = ()  # key=value
+    only: tuple[str, ...] = ()  # tasks and optimisers
 
     def __post_init__(self) -> None:
         if not 0 < self.scale <= 1:
@@ -35,11 +36,15 @@ class Changes:
         if strange := [text for text in self.overrides if "=" not in text]:
             raise ConfigError(f"'{strange[0]}' must be key=value, e.g. batch_size=16")
 
-    @property
-    def words(self) -> list[str]:
-        """What to say in a title."""
-        said = [] if self.scale == 1 else [f"scale {self.scale:g} of the rounds and seeds, on a sample of the test set"]
-        said += ["on made-up stand-ins for the data"] if self.stand_ins else []
+    def words(self, configs: Sequence[RunConfig]) -> list[str]:
+        """Say in a title what was changed, and what it came to in these runs."""
+        said = ["made-up stand-ins for the data"] if self.stand_ins else []
+        if self.scale != 1:
+            rounds, samples = (_all(getattr(c, key) for c in configs) for key in ("rounds", "test_samples"))
+            seeds = len({config.seed for config in configs})
+            said.append(f"scale {self.scale:g}: {rounds} rounds, {seeds} seeds, at most {samples} test samples")
+            texts = {c.task["samples"] for c in configs if c.task["name"] in SIZED}
+            said += [f"shorter texts: {_all(texts)} samples a client"] if texts else []
         return said + ([f"changed: {', '.join(self.overrides)}"] if self.overrides else [])
 
     @property
@@ -51,7 +56,7 @@ class Changes:
         """
         parts = ["stand-ins"] if self.stand_ins else []
         parts += [] if self.scale == 1 else [f"scale{self.scale:g}"]
-        parts += [re.sub(r"[^A-Za-z0-9_.-]+", "", text) for text in self.overrides]
+        parts += [re.sub(r"[^A-Za-z0-9_.-]+", "", text) for text in (*self.overrides, *self.only)]
         return "".join(f"-{part}" for part in parts)
 
     def of_grid(self, grid: Mapping[str, Any]) -> Table:
@@ -92,3 +97,7 @@ class Changes:
             known = sorted(known.removesuffix("-synthetic") for known in TASKS if known.endswith("-synthetic"))
             raise ConfigError(f"there is no stand-in for {name} (there are for: {', '.join(known)})")
         return {**task, "name": made_up} if isinstance(task, dict) else made_up
+
+
+def _all(values: Iterable[Any]) -> str:
+    return " or ".join(map(str, sorted(set(values))))

@@ -1,7 +1,7 @@
 """An experiment: a TOML file that names many runs, and the runs that come of it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Experiment:
     title: str
     configs: tuple[RunConfig, ...]
     allow_divergence: bool = False
-    changes: Changes = Changes()
+    changes: Changes = field(default_factory=Changes)
     notes: tuple[str, ...] = ()  # what presets filled in
 
     @property
@@ -48,7 +48,12 @@ class Experiment:
     @property
     def heading(self) -> str:
         """Its title, with all that makes it less than what the file says."""
-        return "; ".join([self.title, *self.changes.words])
+        return "; ".join([self.title, *self.words])
+
+    @property
+    def words(self) -> list[str]:
+        """What makes it less than what the file says."""
+        return self.changes.words(self.configs)
 
 
 def read_experiment(file: Path, changes: Changes | None = None) -> Experiment:
@@ -89,7 +94,7 @@ def make_experiment(content: Mapping[str, Any], name: str, changes: Changes) -> 
 
 
 def only(experiment: Experiment, **wanted: Sequence[str]) -> Experiment:
-    """Keep the runs with the named tasks, optimisers, ...; runs without an optimiser stay whatever is asked."""
+    """Keep the runs with the named `task`s and `optimiser`s; runs without an optimiser stay whatever is asked."""
     configs = list(experiment.configs)
     for kind, names in wanted.items():
         if not names:
@@ -98,7 +103,8 @@ def only(experiment: Experiment, **wanted: Sequence[str]) -> Experiment:
         if strange := [name for name in names if name not in there]:
             raise ConfigError(f"{experiment.name} has no {kind} '{strange[0]}' (it has: {', '.join(sorted(there))})")
         configs = [config for config in configs if not (facts := _facts(config)[kind]) or facts & set(names)]
-    return replace(experiment, configs=tuple(configs))
+    names = tuple(name for listed in wanted.values() for name in listed)
+    return replace(experiment, configs=tuple(configs), changes=replace(experiment.changes, only=names))
 
 
 def _facts(config: RunConfig) -> dict[str, set[str]]:

@@ -1,4 +1,4 @@
-"""Where runs stand: a folder's name follows from the run's settings, and what it holds is checked before it is believed."""
+"""Where runs stand: a folder's name follows from the run's settings, and what it holds is checked, not believed."""
 
 import hashlib
 import json

@@ -17,11 +17,12 @@ from fedgbo.runs.config import RunConfig
 COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
 AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Fewer rounds", "Difference to FedAvg", "p")
 REMARK = (
-    "Accuracy: the highest mean over seeds, ± half of its 95% Student's t interval. Upload and FLOPs are of all clients "
-    "together until then."
+    "Accuracy: the highest mean over seeds, ± half of its 95% Student's t interval. Upload and FLOPs are those of all "
+    "clients together until then."
 )
 PAIRED = (
-    "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p: of the paired t test."
+    "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the paired t "
+    "test's."
 )
 
 
@@ -88,9 +89,7 @@ def _lines(section: Section, against: bool) -> list[tuple[Cell, ...]]:
         lines.append((*line, *(_against(row, baseline) if against else ())))
     rest = len(COLUMNS) - 2 + (len(AGAINST) if against else 0)
     known = {row.label for row in rows}
-    lines += [
-        (Cell(label), Cell("diverged"), *[Cell("-")] * rest) for label in section.diverged if label not in known
-    ]
+    lines += [(Cell(label), Cell("diverged"), *[Cell("-")] * rest) for label in section.diverged if label not in known]
     return lines
 
 

@@ -27,7 +27,9 @@ def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], va
         for column in columns:
             here = [c for c in curves if (c.row, c.column) == (row, column)]
             name = ", ".join(part for part in (row, column) if part)
-            panels.append(_panel(alt, here, scales, value, factor).properties(width=size[0], height=size[1], title=name))
+            panels.append(
+                _panel(alt, here, scales, value, factor).properties(width=size[0], height=size[1], title=name)
+            )
         lines.append(alt.hconcat(*panels))
     return (
         alt.vconcat(*lines)

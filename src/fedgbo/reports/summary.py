@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgbo.reports.load import Floats, Group
+from fedgbo.reports.load import Group
 from fedgbo.reports.paired import Paired, confidence, paired
 
 ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed

@@ -8,7 +8,6 @@ from typing import Any
 
 from fedgbo.core.errors import RunFolderError
 
-
 WHOLE = ("round", "download_bytes", "upload_bytes")
 NUMBERS = ("loss", "flops", "counted_flops", "seconds")
 

@@ -3,9 +3,9 @@
 from fedgbo.experiments.paper.table import Cell, Table
 
 TEX = {character: "\\" + character for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "|": "$|$",
-    "±": r"$\pm$", "·": r"$\cdot$", "×": r"$\times$", "β": r"$\beta$", "η": r"$\eta$", "ε": r"$\epsilon$",
-    "∇": r"$\nabla$", "√": r"$\surd$", "²": "$^2$", "₁": "$_1$", "₂": "$_2$", "‖": r"$\|$", "μ": r"$\mu$",
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": "$<$", ">": "$>$", "|": "$|$", "‖": r"$\|$", "±": r"$\pm$", "·": r"$\cdot$", "×": r"$\times$", "∇": r"$\nabla$",
+    "√": r"$\surd$", "²": "$^2$", "₁": "$_1$", "₂": "$_2$", "β": r"$\beta$", "η": r"$\eta$", "ε": r"$\epsilon$",
 }  # fmt: skip
 
 
@@ -13,7 +13,12 @@ def latex(table: Table) -> str:
     """Write a LaTeX table that needs no package; what the terminal has below it goes into the caption."""
     said = " ".join(line for line in (f"{table.title}.", table.summary(), *table.remarks) if line)
     notes = [f"[{note.number}] {', '.join(note.places)}: {note.text}" for note in table.footnotes()]
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{tex(' '.join([said, *notes]))}}}", r"\label{tab:" + table.name + "}"]
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{tex(' '.join([said, *notes]))}}}",
+        r"\label{tab:" + table.name + "}",
+    ]
     lines += [rf"\begin{{tabular}}{{{'l' * table.labels}{'r' * (len(table.columns) - table.labels)}}}", r"\hline"]
     lines += [" & ".join(tex(column) for column in table.columns) + r" \\", r"\hline"]
     previous = ""
