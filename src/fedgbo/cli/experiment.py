@@ -4,7 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 from rich.markup import escape
@@ -19,6 +19,7 @@ from fedgbo.experiments.experiment import Experiment, read_experiment
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.paper.render import FILES
 from fedgbo.experiments.paper.table import Table
+from fedgbo.experiments.shelf import State
 from fedgbo.experiments.summary import Section, sections, summary_table
 from fedgbo.experiments.survey import Place, Results, clear, results, survey
 from fedgbo.reports.chart import save_chart
@@ -172,6 +173,5 @@ def _list(experiment: Experiment, places: Sequence[Place]) -> None:
 
 def _tally(places: Sequence[Place]) -> str:
     counted = Counter(place.find.state for place in places)
-    states = ("finished", "diverged", "begun", "missing", "damaged")
-    there = ", ".join(f"{counted[state]} {state}" for state in states if counted[state])
+    there = ", ".join(f"{counted[state]} {state}" for state in get_args(State) if counted[state])
     return f"{len(places)} runs: {there}"

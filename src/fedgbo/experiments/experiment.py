@@ -1,6 +1,7 @@
 """An experiment: a TOML file that names many runs, and the runs that come of it."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedgbo.core.errors import ConfigError, FedGBOError
 from fedgbo.experiments.changes import Changes
 from fedgbo.experiments.grid import GRID_KEYS, SELECTORS, check_keys, expand, matches
-from fedgbo.experiments.request import explain, parse_override, read_request, read_toml
+from fedgbo.experiments.request import Request, explain, parse_override, read_request, read_toml
 from fedgbo.experiments.shelf import identity
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.loop import evaluations
@@ -141,7 +142,7 @@ def _resolve(entries: Sequence[Table], changes: Changes) -> tuple[list[RunConfig
     configs: dict[str, RunConfig] = {}
     notes: dict[str, None] = {}
     for entry in entries:
-        changed = dict(entry)
+        changed = {"task": Request.model_fields["task"].default, **deepcopy(entry)}
         for override in changes.overrides:
             parse_override(changed, override)
         config, note = read_request(None, changed, ()).resolve()

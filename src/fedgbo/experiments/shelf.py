@@ -12,7 +12,7 @@ from fedgbo.reports.load import RunData, load_run
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder, contents
 
-State = Literal["missing", "begun", "finished", "diverged", "damaged"]
+State = Literal["finished", "diverged", "begun", "missing", "damaged"]
 
 
 @dataclass(frozen=True)

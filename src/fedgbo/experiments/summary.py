@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedgbo.experiments.paper.table import Cell, Table
@@ -32,8 +32,8 @@ class Section:
 
     title: str
     groups: tuple[Group, ...]
-    diverged: Mapping[str, int]  # by label, how many seeds
-    seeds: Mapping[str, int]  # by label, how many seeds there should be
+    diverged: Mapping[str, int] = field(default_factory=dict)  # by label, how many seeds
+    seeds: Mapping[str, int] = field(default_factory=dict)  # by label, how many seeds there should be
 
 
 def sections(results: Results) -> list[Section]:

@@ -4,7 +4,8 @@ from fedgbo.experiments.paper.table import Cell, Table
 
 TEX = {character: "\\" + character for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "<": "$<$", ">": "$>$", "|": "$|$", "‖": r"$\|$", "±": r"$\pm$", "·": r"$\cdot$", "×": r"$\times$", "∇": r"$\nabla$",
+    "<": "$<$", ">": "$>$", "|": "$|$", "‖": r"$\|$", "±": r"$\pm$",
+    "·": r"$\cdot$", "×": r"$\times$", "∇": r"$\nabla$",
     "√": r"$\surd$", "²": "$^2$", "₁": "$_1$", "₂": "$_2$", "β": r"$\beta$", "η": r"$\eta$", "ε": r"$\epsilon$",
 }  # fmt: skip
 
