@@ -27,12 +27,17 @@ def call(*args):
     return result
 
 
+def words(text):
+    """A terminal's text without its line breaks."""
+    return " ".join(text.split())
+
+
 def figure(out, name, *args):
     output = call(name, *SMALL, "--out", out, *args).output
     part = "".join(f"-{value.replace(',', '-')}" for value in args[1::2])
     files = {kind: out / f"{name}-{SUFFIX}{part}{kind}" for kind in (".png", ".svg", ".pdf", "-curves.csv")}
     for file in files.values():
-        assert f"wrote {file}" in output.replace("\n", "") or f"wrote {file}" in output
+        assert f"wrote {file}\n" in output
         assert file.stat().st_size > 0
     assert all(said in files[".svg"].read_text() for said in SAID.split("; "))
     first, *rest = files["-curves.csv"].read_text().splitlines()
@@ -41,8 +46,8 @@ def figure(out, name, *args):
 
 
 def test_figure_1(out):
-    rows = figure(out, "figure1", "--tasks", "cifar100,sent140")
-    assert {row["task"] for row in rows} == {"CIFAR100", "Sent140"}
+    rows = figure(out, "figure1", "--tasks", "sent140")
+    assert {row["task"] for row in rows} == {"Sent140"}
     assert len({row["beta"] for row in rows}) == 5
     assert {row["round"] for row in rows} == {"1", "2"}
     assert all(0 <= float(row["cosine_distance"]) <= 2 for row in rows)
@@ -56,7 +61,7 @@ def test_figure_2_and_table_4_share_their_runs(out):
     assert ("Shakespeare", "SGDm", "FedMAX") in panels
     result = call("table4", *SMALL, "--out", out, *part)
     assert "26 runs: 26 finished" in result.stderr
-    assert SAID in result.stdout
+    assert SAID in words(result.stdout)
     files = {kind: out / f"table4-{SUFFIX}-sent140-shakespeare-sgdm.{kind}" for kind in ("md", "csv", "tex", "json")}
     assert all(SAID in file.read_text() for file in files.values())
     cells = json.loads(files["json"].read_text())["rows"]
@@ -75,8 +80,8 @@ def test_figure_3(out):
 
 def test_table_5(out):
     result = call("table5", *SMALL, "--out", out, "--optimisers", "rmsprop")
-    assert SAID in result.stdout
-    assert "shorter texts: 64 samples a client" in result.stdout
+    assert SAID in words(result.stdout)
+    assert "shorter texts: 64 samples a client" in words(result.stdout)
     content = json.loads((out / f"table5-{SUFFIX}-rmsprop.json").read_text())
     assert [(row["K"]["ours"], row["MimeXlite"]["published"]) for row in content["rows"]] == [
         ("10", "55.9 ± 0.3"),

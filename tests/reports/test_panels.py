@@ -63,3 +63,21 @@ def test_a_picture_of_panels(write, tmp_path):
     assert pdf.read_bytes().startswith(b"%PDF")
     assert all(text in svg.read_text() for text in ("a title", "scale 0.1", "CIFAR100, Adam", "FedGBO"))
     assert np.isnan(lines[1].half).all()
+
+
+def test_wide_bands_do_not_flatten_the_lines(write):
+    runs = [write(FEDAVG, 0, [0.2, 0.3]), write(FEDAVG, 1, [0.2, 0.9])]
+    line = curve(runs, accuracy, row="a", column="", series="FedAvg")
+    spec = json.loads(panel_chart([line], "t", [], "accuracy (%)", 100).to_json())
+    domain = spec["vconcat"][0]["hconcat"][0]["layer"][1]["encoding"]["y"]["scale"]["domain"]
+    assert line.half[1] > 3
+    assert domain == pytest.approx([0, 80])
+
+
+def test_the_legend_is_in_the_order_of_the_fullest_panel(write):
+    runs = [write(FEDAVG, 0, [0.1, 0.5])]
+    places = [("a", "x"), ("a", "z"), ("b", "x"), ("b", "y"), ("b", "z")]
+    lines = [curve(runs, accuracy, row=row, column="", series=series) for row, series in places]
+    spec = json.loads(panel_chart(lines, "t", [], "v").to_json())
+    colour = spec["vconcat"][0]["hconcat"][0]["layer"][0]["encoding"]["color"]
+    assert colour["scale"]["domain"] == ["x", "y", "z"]

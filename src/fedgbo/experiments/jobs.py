@@ -8,9 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
@@ -63,20 +64,22 @@ def run_jobs(jobs: Sequence[Job], workers: int, tell: Callable[[News], None]) ->
     """Run all jobs, and return by number how those ended that did not finish.
 
     A run that diverges or fails does not keep the others from running. Ctrl-C stops all runs at their next round,
-    with a checkpoint each, and then raises KeyboardInterrupt.
+    with a checkpoint each, and then raises KeyboardInterrupt. One at a time needs no other process.
     """
+    if workers == 1:
+        return _run_here(jobs, tell)
     context = get_context("spawn")  # a fork would copy torch's threads in an undefined state
     news: Queue[News] = context.Queue()
     stop = context.Event()
     failed: dict[int, str] = {}
     threads = max(1, cores() // workers)  # for each run
-    with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, os.getpid(), threads)) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, threads)) as pool:
         waiting = {pool.submit(_work, number, job): number for number, job in enumerate(jobs)}
         try:
             while waiting:
                 _pass_on(news, tell)
                 for future in [future for future in waiting if future.done()]:
-                    ended = _outcome(future)
+                    ended = _outcome(future.result)
                     if ended != "finished":
                         failed[waiting[future]] = ended
                     _pass_on(news, tell, wait=False)
@@ -85,6 +88,17 @@ def run_jobs(jobs: Sequence[Job], workers: int, tell: Callable[[News], None]) ->
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+    return failed
+
+
+def _run_here(jobs: Sequence[Job], tell: Callable[[News], None]) -> dict[int, str]:
+    _worker.update(tell=tell, stop=threading.Event(), threads=cores())
+    failed: dict[int, str] = {}
+    for number, job in enumerate(jobs):
+        ended = _outcome(partial(_work, number, job))
+        if ended != "finished":
+            failed[number] = ended
+        tell(News(number, 0, 0, None, ended))
     return failed
 
 
@@ -97,9 +111,9 @@ def _pass_on(news: "Queue[News]", tell: Callable[[News], None], wait: bool = Tru
         return
 
 
-def _outcome(future: "Future[str]") -> str:
+def _outcome(result: Callable[[], str]) -> str:
     try:
-        return future.result()
+        return result()
     except BrokenProcessPool:
         return "its process died (out of memory?); run the same command again to go on"
     except Exception as error:  # a mistake in a user's own file, or in ours, must not keep the other runs from running
@@ -109,9 +123,9 @@ def _outcome(future: "Future[str]") -> str:
 _worker: dict[str, Any] = {}
 
 
-def _start_worker(news: "Queue[News]", stop: Event, parent: int, threads: int) -> None:
+def _start_worker(news: "Queue[News]", stop: Event, threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    _worker.update(news=news, stop=stop, parent=parent, threads=threads)
+    _worker.update(tell=news.put, stop=stop, threads=threads)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
 
@@ -129,13 +143,13 @@ def _work(number: int, job: Job) -> str:
 
     def watch(progress: Progress) -> None:
         nonlocal last_told
-        if _worker["stop"].is_set() or os.getppid() != _worker["parent"]:
+        if _worker["stop"].is_set():
             raise Interrupted
         if progress.record is not None or time.monotonic() - last_told > TELL_SECONDS:
             last_told = time.monotonic()
             accuracy = progress.record.accuracy if progress.record else None
             ledger = progress.ledger
-            _worker["news"].put(News(number, ledger.round, progress.rounds, accuracy, seconds=ledger.seconds))
+            _worker["tell"](News(number, ledger.round, progress.rounds, accuracy, seconds=ledger.seconds))
 
     while True:
         begun = (job.out / "run.json").exists()

@@ -15,7 +15,9 @@ def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], va
     """Return an altair chart; `value` names the y axis, which shows values times `factor`."""
     alt = altair()
     rows, columns = (list(dict.fromkeys(getattr(c, key) for c in curves)) for key in ("row", "column"))
-    series = list(dict.fromkeys(c.series for c in curves))
+    fullest = max(curves, key=lambda c: sum((o.row, o.column) == (c.row, c.column) for o in curves))
+    first = [c.series for c in curves if (c.row, c.column) == (fullest.row, fullest.column)]  # orders the legend
+    series = list(dict.fromkeys([*first, *(c.series for c in curves)]))
     size = NARROW if len(rows) * len(columns) > 1 else WIDE
     scales = {
         "colour": alt.Scale(domain=series, range=cycled(COLOURS, len(series))),
@@ -47,12 +49,26 @@ def _panel(alt: Any, curves: Sequence[Curve], scales: dict[str, Any], value: str
     ]
     legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1)
     colour = alt.Color("series:N", scale=scales["colour"], legend=legend)
-    height = alt.Scale(zero=False)
-    base = alt.Chart(alt.Data(values=points)).encode(x=alt.X("round:Q", title="communication rounds"))
-    band = base.mark_area(opacity=0.12).encode(y=alt.Y("low:Q", title=value, scale=height), y2="high:Q", color=colour)
-    line = base.mark_line(strokeWidth=1.8).encode(
+    height = alt.Scale(domain=_visible(curves, factor), nice=True)
+    steps = alt.Axis(tickMinStep=1, format="d")
+    base = alt.Chart(alt.Data(values=points)).encode(x=alt.X("round:Q", title="communication rounds", axis=steps))
+    band = base.mark_area(opacity=0.12, clip=True).encode(
+        y=alt.Y("low:Q", title=value, scale=height), y2="high:Q", color=colour
+    )
+    line = base.mark_line(strokeWidth=1.8, clip=True).encode(
         y=alt.Y("mean:Q", scale=height),
         color=colour,
         strokeDash=alt.StrokeDash("series:N", scale=scales["dash"], legend=legend),
     )
     return band + line
+
+
+def _visible(curves: Sequence[Curve], factor: float) -> list[float]:
+    """Return what the y axis spans: all lines, and of their bands no more than half as much again on either side."""
+    if not curves:
+        return [0.0, 1.0]
+    low, high = min(c.mean.min() for c in curves), max(c.mean.max() for c in curves)
+    room = 0.5 * (high - low) or 0.5 * abs(high) or 0.5
+    bottom = min((c.mean - np.nan_to_num(c.half)).min() for c in curves)
+    top = max((c.mean + np.nan_to_num(c.half)).max() for c in curves)
+    return [float(factor * max(bottom, low - room)), float(factor * min(top, high + room))]
