@@ -1,11 +1,13 @@
 """`fedgbo experiment` as real processes: killed, damaged, diverged, shared; what it prints and how it ends."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -165,3 +167,13 @@ def test_folders_and_files_that_cannot_be_used(place):
     assert "cannot make the folder" in below.stderr
     assert "there is no file" in call(place, "none.toml", code=2).stderr
     assert "jobs must be a whole number" in call(place, "twelve.toml", "--jobs", 0, code=2).stderr
+
+
+def test_the_example_of_the_documentation_runs(place):
+    page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
+    (place / "example.toml").write_text(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
+    assert ": 15 runs: 15 missing" in call(place, "example.toml", "--dry-run", "--out", place / "example").stdout
+    small = ["--scale", 0.02, "test_samples=20", "clients_per_round=2", "local_steps=1"]
+    done = call(place, "example.toml", *small, "--out", place / "example")
+    assert "fedgbo-sgdm beta=0.5" in done.stdout
+    assert (place / "example" / "example-scale0.02-test_samples20-clients_per_round2-local_steps1.md").exists()

@@ -79,11 +79,12 @@ def test_figure_3(out):
 
 
 def test_table_5(out):
-    result = call("table5", *SMALL, "--out", out, "--optimisers", "rmsprop")
+    small = [text.replace("clients_per_round=2", "clients_per_round=1") for text in SMALL]
+    result = call("table5", *small, "--out", out, "--optimisers", "rmsprop")
     assert SAID in words(result.stdout)
     assert "shorter texts: 64 samples a client" in words(result.stdout)
-    content = json.loads((out / f"table5-{SUFFIX}-rmsprop.json").read_text())
-    assert [(row["K"]["ours"], row["MimeXlite"]["published"]) for row in content["rows"]] == [
+    file = next(out.glob("table5-stand-ins-scale0.0004-*-rmsprop.json"))
+    assert [(row["K"]["ours"], row["MimeXlite"]["published"]) for row in json.loads(file.read_text())["rows"]] == [
         ("10", "55.9 ± 0.3"),
         ("50", "55.9 ± 0.1"),
     ]
