@@ -172,7 +172,7 @@ def test_folders_and_files_that_cannot_be_used(place):
 def test_the_example_of_the_documentation_runs(place):
     page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
     (place / "example.toml").write_text(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
-    assert ": 15 runs: 15 missing" in call(place, "example.toml", "--dry-run", "--out", place / "example").stdout
+    assert ": 17 runs: 17 missing" in call(place, "example.toml", "--dry-run", "--out", place / "example").stdout
     small = ["--scale", 0.02, "test_samples=20", "clients_per_round=2", "local_steps=1"]
     done = call(place, "example.toml", *small, "--out", place / "example")
     assert "fedgbo-sgdm beta=0.5" in done.stdout

@@ -7,9 +7,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context, parent_process
@@ -74,7 +75,8 @@ def run_jobs(jobs: Sequence[Job], workers: int, tell: Callable[[News], None]) ->
     failed: dict[int, str] = {}
     threads = max(1, cores() // workers)  # for each run
     with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, threads)) as pool:
-        waiting = {pool.submit(_work, number, job): number for number, job in enumerate(jobs)}
+        with _ctrl_c_ignored():
+            waiting = {pool.submit(_work, number, job): number for number, job in enumerate(jobs)}
         try:
             while waiting:
                 _pass_on(news, tell)
@@ -102,6 +104,19 @@ def _run_here(jobs: Sequence[Job], tell: Callable[[News], None]) -> dict[int, st
     return failed
 
 
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Start processes that never hear of Ctrl-C, not even while they import: whether to stop, their parent decides."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # children inherit it
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _pass_on(news: "Queue[News]", tell: Callable[[News], None], wait: bool = True) -> None:
     try:
         while True:
@@ -124,7 +139,7 @@ _worker: dict[str, Any] = {}
 
 
 def _start_worker(news: "Queue[News]", stop: Event, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worker.update(tell=news.put, stop=stop, threads=threads)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 

@@ -8,6 +8,7 @@ import numpy as np
 from fedgbo.reports.chart import COLOURS, DASHES, altair, cycled
 from fedgbo.reports.curves import Curve
 
+ROOM = 0.15  # of what the lines span, on either side, for bands that are wider
 WIDE, NARROW = (640, 400), (270, 180)  # a picture of one panel, and of many
 
 
@@ -64,11 +65,15 @@ def _panel(alt: Any, curves: Sequence[Curve], scales: dict[str, Any], value: str
 
 
 def _visible(curves: Sequence[Curve], factor: float) -> list[float]:
-    """Return what the y axis spans: all lines, and of their bands no more than half as much again on either side."""
+    """Return what the y axis spans: all lines, and of their bands a little; with few seeds these fill any picture."""
     if not curves:
         return [0.0, 1.0]
     low, high = min(c.mean.min() for c in curves), max(c.mean.max() for c in curves)
-    room = 0.5 * (high - low) or 0.5 * abs(high) or 0.5
-    bottom = min((c.mean - np.nan_to_num(c.half)).min() for c in curves)
-    top = max((c.mean + np.nan_to_num(c.half)).max() for c in curves)
-    return [float(factor * max(bottom, low - room)), float(factor * min(top, high + room))]
+    room = ROOM * ((high - low) or abs(high) or 1.0)
+    bottom = max(low - room, min((c.mean - np.nan_to_num(c.half)).min() for c in curves))
+    top = min(high + room, max((c.mean + np.nan_to_num(c.half)).max() for c in curves))
+    if low >= 0:
+        bottom = max(bottom, 0.0)
+    if top == bottom:
+        top += room
+    return [float(factor * bottom), float(factor * top)]
