@@ -86,7 +86,7 @@ def test_killed_in_the_middle_with_two_jobs_and_started_again(place, whole):
         return [(file.stat().st_mtime_ns, file.stat().st_ino) for file in files]
 
     before = written()
-    again = call(place, "twelve.toml", "--out", out, "--jobs", 2)
+    again = call(place, "twelve.toml", "--out", out)
     assert f"{len(finished)} finished" in again.stderr
     assert f"/{12 - len(finished)}]" in again.stderr
     assert written() == before
@@ -141,10 +141,14 @@ def test_divergence_is_an_error_unless_it_is_expected(place):
 def test_two_experiments_at_once_share_their_runs(place, my_file):
     task = f'tasks = {{ name = "{my_file}:small", delay = 0.003 }}\n'
     (place / "slow.toml").write_text(task + 'algorithms = "fedavg"\nlr = 0.1\nseeds = 2\nrounds = 20\n')
-    both = [start(place, "slow.toml", "--out", "shared", "--jobs", 1) for _ in "ab"]
-    for process in both:
-        _, stderr = process.communicate(timeout=120)
-        assert process.returncode == 0, stderr
+    other = start(place, "slow.toml", "--out", "shared", "--jobs", 1)
+    end = time.monotonic() + 120
+    while not list((place / "shared").glob("runs/*/metrics.jsonl")):
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.005)
+    call(place, "slow.toml", "--out", place / "shared")
+    _, stderr = other.communicate(timeout=120)
+    assert other.returncode == 0, stderr
     lines = [path.read_text().splitlines() for path in (place / "shared").glob("runs/*/metrics.jsonl")]
     assert [len(records) for records in lines] == [21, 21]
 
