@@ -27,6 +27,11 @@ def test_a_single_seed_stays_single_and_a_smaller_sample_stays_smaller():
     assert {(c.seed, c.test_samples) for c in made.configs} == {(7, 30)}
 
 
+def test_runs_that_a_scale_makes_the_same_are_run_once():
+    made = make_experiment({**GRID, "rounds": [1000, 1001], "local_steps": 10}, "e", Changes(0.1))
+    assert [(c.rounds, c.seed) for c in made.configs] == [(100, 0), (100, 1)]
+
+
 def test_scale_1_changes_nothing():
     made = make_experiment(GRID, "e", Changes())
     assert len(made.configs) == 10

@@ -88,9 +88,14 @@ def make_experiment(content: Mapping[str, Any], name: str, changes: Changes) -> 
     configs, notes = _resolve(entries, changes)
     if not configs:
         raise ConfigError("no run is left; name tasks, algorithms and seeds, and do not exclude them all")
-    title = about.title or about.name or name
+    each = {identity(config): config for config in changes.shortened(configs)}  # shortened, two may be the same
     return Experiment(
-        about.name or name, title, tuple(changes.shortened(configs)), about.allow_divergence, changes, tuple(notes)
+        name=about.name or name,
+        title=about.title or about.name or name,
+        configs=tuple(each.values()),
+        allow_divergence=about.allow_divergence,
+        changes=changes,
+        notes=tuple(notes),
     )
 
 
