@@ -30,6 +30,13 @@ def test_shape_is_that_of_the_real_clients():
     assert ARRAYS["text"].max() < 79
 
 
+def test_shorter_texts_keep_their_proportions():
+    sizes = np.diff(synthetic_text(40, 500, seed=0, mean=64)["train_offsets"])
+    assert abs(sizes.mean() - 64) < 1
+    assert sizes.min() >= 8
+    assert np.corrcoef(sizes, ARRAYS["train_counts"])[0, 1] > 0.99
+
+
 def test_train_and_test_windows_have_no_character_to_predict_in_common():
     ends = ARRAYS["train_starts"] + ARRAYS["train_counts"] + 80
     assert (ARRAYS["test_starts"] >= ends - 1).all()

@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 
-from fedgbo.cli.console import clean_errors, err, out, print_whole, quantity
+from fedgbo.cli.console import clean_errors, err, out
+from fedgbo.cli.experiment import show_table
 from fedgbo.cli.progress import many_runs
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import MissingExtraError, RunFolderError
 from fedgbo.experiments.compare import claim, jobs_of, plan
 from fedgbo.experiments.jobs import run_jobs
+from fedgbo.experiments.summary import Section, summary_table
 from fedgbo.reports.chart import accuracy_chart, save_chart
 from fedgbo.reports.load import Group, group_runs, load_run
-from fedgbo.reports.summary import Effort, Row, summarise
+from fedgbo.reports.summary import Row, summarise
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.loop import cores
 
@@ -93,41 +93,13 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, sec
     if as_json:
         out.print_json(content)
         return
-    print_whole(_table(rows, task))
+    show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy, and what it took"))
     for line in _conclusion(rows):
         out.print(line)
     out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}")
     for file in files:
         out.print(f"picture  {file}")
     out.print(f"runs     {folder / 'runs'}")
-
-
-def _table(rows: Sequence[Row], task: str) -> Table:
-    baseline = next((row for row in rows if row.label == "fedavg"), None)
-    title = f"{task}: best accuracy, and what it took on all clients together"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("\nalgorithm")
-    table.add_column("best\naccuracy")
-    for name in ("\nrounds", "\nupload", "\nFLOPs"):
-        table.add_column(name, justify="right")
-    if baseline:
-        for name in ("to match FedAvg:\nrounds", "\nupload", "\nFLOPs", "fewer\nrounds"):
-            table.add_column(name, justify="right")
-    highest = max(row.accuracy for row in rows)
-    for row in rows:
-        interval = "" if row.interval is None else f" ± {100 * row.interval:.1f}"
-        cells = [row.label, f"{100 * row.accuracy:.1f}{interval} %", *_cells(row.best)]
-        if baseline:
-            ratio = f"{baseline.best.round / row.match.round:.1f}x" if row.match and row is not baseline else "-"
-            cells += [*_cells(row.match if row is not baseline else None), ratio]
-        table.add_row(*cells, style="bold" if row.accuracy == highest else "")
-    return table
-
-
-def _cells(effort: Effort | None) -> list[str]:
-    if effort is None:
-        return ["-", "-", "-"]
-    return [str(effort.round), quantity(effort.upload_bytes, "B", 1024), quantity(effort.flops, "")]
 
 
 def _conclusion(rows: Sequence[Row]) -> list[str]:

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from fedgbo import __version__
-from fedgbo.cli import data, paper, theory
+from fedgbo.cli import data, paper, paper_runs, theory
 from fedgbo.cli.compare import compare
+from fedgbo.cli.experiment import experiment
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.run import resume, run
 
@@ -25,8 +26,10 @@ app = typer.Typer(
 app.command()(run)
 app.command()(resume)
 app.command()(compare)
+app.command()(experiment)
 app.command("list")(list_everything)
 app.add_typer(data.app, name="data")
+paper_runs.add_to(paper.app)
 app.add_typer(paper.app, name="paper")
 app.add_typer(theory.app, name="theory")
 

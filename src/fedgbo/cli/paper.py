@@ -26,6 +26,7 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
     CSV = "csv"
     JSON = "json"
+    LATEX = "latex"
 
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write it.")]
@@ -50,7 +51,7 @@ def rich_table(table: Table) -> RichTable:
 def notes(table: Table) -> list[Text]:
     """Return what stands below a table: the tally, the footnotes, the remarks."""
     footnotes = [f"[{note.number}] {', '.join(note.places)}: {note.text}" for note in table.footnotes()]
-    return [Text(line) for line in (table.summary(), *footnotes, *table.remarks)]
+    return [Text(line) for line in (table.summary(), *footnotes, *table.remarks) if line]
 
 
 def plain(table: Table) -> str:
@@ -63,9 +64,9 @@ def plain(table: Table) -> str:
 
 
 def _cell(table: Table, cell: Cell) -> Text:
+    text = Text(cell.ours, style="bold red" if cell.differs else "bold" if cell.strong else "")
     if cell.published is None:
-        return Text(cell.ours)
-    text = Text(cell.ours, style="bold red" if cell.differs else "")
+        return text
     text.append(f"\nprinted: {cell.published}" if table.stacked else f" ({cell.published})", style="dim")
     return text.append(f" [{table.footnote_number(cell)}]", style="bold red") if cell.differs else text
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.progress import Task as Bar
@@ -70,7 +71,7 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
     ended = 0
     total = sum(job.config.rounds for job in jobs)
     done: dict[int, int] = {}
-    names = [f"{job.config.label} seed {job.config.seed}" for job in jobs]
+    names = [job.title for job in jobs]
     last: dict[int, News] = {}
 
     def finished(news: News) -> str:
@@ -78,7 +79,7 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
         ended += 1
         before = last.get(news.job)
         score = f"accuracy {before.accuracy:.1%}" if before and before.accuracy is not None else ""
-        how = score if news.ended == "finished" else f"{news.ended}"
+        how = score if news.ended == "finished" else escape(str(news.ended))
         took = f", {before.seconds:.1f} s" if before and news.ended == "finished" else ""
         return f"\\[{ended:>{len(str(len(jobs)))}}/{len(jobs)}] {names[news.job]}: {how or 'was finished before'}{took}"
 

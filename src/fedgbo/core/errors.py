@@ -28,6 +28,10 @@ class RunFolderError(FedGBOError):
     exit_code = 4
 
 
+class FolderBusyError(RunFolderError):
+    """A run folder that another process is writing into."""
+
+
 class DivergenceError(FedGBOError, ArithmeticError):
     """A loss, a parameter or a statistic that is no longer finite."""
 

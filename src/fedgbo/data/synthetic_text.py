@@ -20,12 +20,16 @@ LONGEST = 20.0  # times the median of what is above the least
 STEPS = 512  # characters that one chain makes; all chains go side by side
 
 
-def synthetic_text(clients: int, test_samples: int, seed: int) -> dict[str, Array]:
-    """Return the arrays that `read_shakespeare` makes, with about `test_samples` test windows in all."""
+def synthetic_text(clients: int, test_samples: int, seed: int, mean: int = MEAN) -> dict[str, Array]:
+    """Return the arrays that `read_shakespeare` makes: `mean` training windows a client, `test_samples` in all to test.
+
+    A smaller mean shortens all texts alike.
+    """
     whole("clients", clients)
     whole("test_samples", test_samples)
+    whole("samples", mean)
     check_seed(seed)
-    train = _sizes(clients, stream(seed, "synthetic text sizes"))
+    train = _sizes(clients, mean, stream(seed, "synthetic text sizes"))
     test = np.maximum(1, np.rint(train * (test_samples / train.sum()))).astype(np.int64)
     cut = train + WINDOW - 1  # where the first test window starts
     ends = np.cumsum(cut + test + WINDOW)
@@ -41,10 +45,11 @@ def synthetic_text(clients: int, test_samples: int, seed: int) -> dict[str, Arra
     }
 
 
-def _sizes(clients: int, rng: np.random.Generator) -> Array:
-    """Draw the numbers of training windows: their mean is MEAN, whatever the draw, and the largest about 10 MEAN."""
+def _sizes(clients: int, mean: int, rng: np.random.Generator) -> Array:
+    """Draw the numbers of training windows: their mean is `mean`, whatever the draw, the largest 10 times that."""
+    least = max(1, LEAST * mean // MEAN)
     extra = np.minimum(rng.lognormal(sigma=SPREAD, size=clients), LONGEST)
-    sizes: Array = LEAST + np.rint(extra * (MEAN - LEAST) / extra.mean()).astype(np.int64)
+    sizes: Array = least + np.rint(extra * (mean - least) / extra.mean()).astype(np.int64)
     return sizes
 
 

@@ -28,7 +28,7 @@ def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tu
         raise ConfigError(f"name the algorithms to compare, or all ({', '.join(EVERYTHING)})")
     configs, notes = [], []
     for entry in EVERYTHING if list(algorithms) == ["all"] else algorithms:
-        name, optimiser = _parse(entry)
+        name, optimiser = parse_entry(entry)
         if optimiser is None and Optimiser in optimiser_slots(find("algorithm", name)).values():
             optimiser = shared.get("optimiser")  # the others train with plain SGD
         config, note = read_request(None, {**shared, "algorithm": name, "optimiser": optimiser}, ()).resolve()
@@ -69,7 +69,12 @@ def claim(out: Path, configs: Sequence[RunConfig]) -> bool:
     return False
 
 
-def _parse(entry: str) -> tuple[str, str | None]:
+def parse_entry(entry: str) -> tuple[str, str | None]:
+    """Split name:optimiser.
+
+    >>> parse_entry("FedGBO:Adam"), parse_entry("fedavg"), parse_entry("mine.py:Own")
+    (('fedgbo', 'adam'), ('fedavg', None), ('mine.py:Own', None))
+    """
     if ".py:" in entry:
         return entry, None
     name, _, optimiser = entry.partition(":")

@@ -5,19 +5,22 @@ What a folder has finished is not run again; what was begun goes on from its che
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from functools import partial
+from multiprocessing import get_context, parent_process
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from fedgbo.core.errors import FedGBOError
+from fedgbo.core.errors import FedGBOError, FolderBusyError, RunFolderError
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute
 from fedgbo.runs.folder import RunFolder
@@ -25,14 +28,21 @@ from fedgbo.runs.loop import cores
 from fedgbo.runs.round import Progress
 
 TELL_SECONDS = 0.2  # between two reports of one run
+WAIT_SECONDS = 0.2  # between two looks at a folder that another process writes into
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run, and the folder it goes into."""
+    """A run, the folder it goes into, and what to call it."""
 
     config: RunConfig
     out: Path
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name or, without one, algorithm and seed."""
+        return self.name or f"{self.config.label} seed {self.config.seed}"
 
 
 @dataclass(frozen=True)
@@ -55,20 +65,23 @@ def run_jobs(jobs: Sequence[Job], workers: int, tell: Callable[[News], None]) ->
     """Run all jobs, and return by number how those ended that did not finish.
 
     A run that diverges or fails does not keep the others from running. Ctrl-C stops all runs at their next round,
-    with a checkpoint each, and then raises KeyboardInterrupt.
+    with a checkpoint each, and then raises KeyboardInterrupt. One at a time needs no other process.
     """
+    if workers == 1:
+        return _run_here(jobs, tell)
     context = get_context("spawn")  # a fork would copy torch's threads in an undefined state
     news: Queue[News] = context.Queue()
     stop = context.Event()
     failed: dict[int, str] = {}
     threads = max(1, cores() // workers)  # for each run
-    with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, os.getpid(), threads)) as pool:
-        waiting = {pool.submit(_work, number, job): number for number, job in enumerate(jobs)}
+    with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, threads)) as pool:
+        with _ctrl_c_ignored():
+            waiting = {pool.submit(_work, number, job): number for number, job in enumerate(jobs)}
         try:
             while waiting:
                 _pass_on(news, tell)
                 for future in [future for future in waiting if future.done()]:
-                    ended = _outcome(future)
+                    ended = _outcome(future.result)
                     if ended != "finished":
                         failed[waiting[future]] = ended
                     _pass_on(news, tell, wait=False)
@@ -80,6 +93,30 @@ def run_jobs(jobs: Sequence[Job], workers: int, tell: Callable[[News], None]) ->
     return failed
 
 
+def _run_here(jobs: Sequence[Job], tell: Callable[[News], None]) -> dict[int, str]:
+    _worker.update(tell=tell, stop=threading.Event(), threads=cores())
+    failed: dict[int, str] = {}
+    for number, job in enumerate(jobs):
+        ended = _outcome(partial(_work, number, job))
+        if ended != "finished":
+            failed[number] = ended
+        tell(News(number, 0, 0, None, ended))
+    return failed
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Start processes that never hear of Ctrl-C, not even while they import: whether to stop, their parent decides."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # children inherit it
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _pass_on(news: "Queue[News]", tell: Callable[[News], None], wait: bool = True) -> None:
     try:
         while True:
@@ -89,19 +126,30 @@ def _pass_on(news: "Queue[News]", tell: Callable[[News], None], wait: bool = Tru
         return
 
 
-def _outcome(future: "Future[str]") -> str:
+def _outcome(result: Callable[[], str]) -> str:
     try:
-        return future.result()
+        return result()
     except BrokenProcessPool:
         return "its process died (out of memory?); run the same command again to go on"
+    except Exception as error:  # a mistake in a user's own file, or in ours, must not keep the other runs from running
+        return f"{type(error).__name__}: {error}"
 
 
 _worker: dict[str, Any] = {}
 
 
-def _start_worker(news: "Queue[News]", stop: Event, parent: int, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    _worker.update(news=news, stop=stop, parent=parent, threads=threads)
+def _start_worker(news: "Queue[News]", stop: Event, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _worker.update(tell=news.put, stop=stop, threads=threads)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+
+
+def _die_with_parent() -> None:
+    """End this process when its parent is killed: nobody would hear of it, and it would keep folders locked."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(number: int, job: Job) -> str:
@@ -110,22 +158,27 @@ def _work(number: int, job: Job) -> str:
 
     def watch(progress: Progress) -> None:
         nonlocal last_told
-        if _worker["stop"].is_set() or os.getppid() != _worker["parent"]:
+        if _worker["stop"].is_set():
             raise Interrupted
         if progress.record is not None or time.monotonic() - last_told > TELL_SECONDS:
             last_told = time.monotonic()
             accuracy = progress.record.accuracy if progress.record else None
             ledger = progress.ledger
-            _worker["news"].put(News(number, ledger.round, progress.rounds, accuracy, seconds=ledger.seconds))
+            _worker["tell"](News(number, ledger.round, progress.rounds, accuracy, seconds=ledger.seconds))
 
-    try:
+    while True:
         begun = (job.out / "run.json").exists()
-        if begun and RunFolder(job.out).status().get("status") in ("finished", "diverged"):
-            status = RunFolder(job.out).status()
-            return "finished" if status["status"] == "finished" else str(status.get("reason", "diverged"))
-        execute(job.config, job.out, [watch], resume=begun, workers=_worker["threads"])
-        return "finished"
-    except Interrupted:
-        return "interrupted"
-    except FedGBOError as error:
-        return str(error)
+        try:
+            if begun and RunFolder(job.out).status().get("status") in ("finished", "diverged"):
+                status = RunFolder(job.out).status()
+                return "finished" if status["status"] == "finished" else str(status.get("reason", "diverged"))
+            execute(job.config, job.out, [watch], resume=begun, workers=_worker["threads"])
+            return "finished"
+        except Interrupted:
+            return "interrupted"
+        except FedGBOError as error:
+            taken = isinstance(error, RunFolderError) and not begun and (job.out / "run.json").exists()
+            if not isinstance(error, FolderBusyError) and not taken:
+                return str(error)
+        if _worker["stop"].wait(WAIT_SECONDS):  # another experiment does this very run: wait for it
+            return "interrupted"

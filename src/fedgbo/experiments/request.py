@@ -86,26 +86,27 @@ def read_request(file: Path | None, flags: Mapping[str, Any], overrides: Sequenc
     content: Table = {}
     text = ""
     if file is not None:
-        text, content = _read_toml(file)
+        text, content = read_toml(file)
     content.update({key: value for key, value in flags.items() if value is not None})
     for override in overrides:
-        _override(content, override)
+        parse_override(content, override)
     try:
         return Request(**content)
     except ValidationError as error:
-        raise ConfigError(_explain(error, file, text)) from error
+        raise ConfigError(explain(error, file, text, Request)) from error
 
 
 def point_at(error: FedGBOError, file: Path) -> FedGBOError:
     """Return the error with the line of the TOML file that has the word it complains of, if one has."""
-    text = _read_toml(file)[0]
+    text = read_toml(file)[0]
     for word in re.findall(r"'([^']+)'", str(error)):
         if line := _line_of(text, word):
             return type(error)(f"{file}, line {line}: {error}")
     return type(error)(f"{file}: {error}")
 
 
-def _read_toml(file: Path) -> tuple[str, Table]:
+def read_toml(file: Path) -> tuple[str, Table]:
+    """Return a file's text, and what it says."""
     try:
         text = file.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
@@ -117,7 +118,7 @@ def _read_toml(file: Path) -> tuple[str, Table]:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
 
 
-def _override(content: Table, override: str) -> None:
+def parse_override(content: Table, override: str) -> None:
     """Put one `key=value` in; the value is TOML, or plain text where that fails; dots reach into tables."""
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
@@ -137,13 +138,13 @@ def _override(content: Table, override: str) -> None:
     place[last] = parsed
 
 
-def _explain(error: ValidationError, file: Path | None, text: str) -> str:
+def explain(error: ValidationError, file: Path | None, text: str, model: type[BaseModel]) -> str:
     """Say all that is wrong in the user's terms."""
     messages: dict[str, str] = {}
     for item in error.errors():
         key = str(item["loc"][0])
         if item["type"] == "extra_forbidden":
-            message = unknown("setting", key, Request.model_fields)
+            message = unknown("setting", key, model.model_fields)
         else:
             message = f"{key}: {item['msg'].lower()}, not {item['input']!r}"
         line = _line_of(text, key)

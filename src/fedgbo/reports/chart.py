@@ -6,19 +6,25 @@ from typing import Any
 
 from fedgbo.core.errors import MissingExtraError
 from fedgbo.reports.load import Group
-from fedgbo.reports.summary import confidence
+from fedgbo.reports.paired import confidence
 
 # Okabe and Ito's colours for the colour-blind, and dashes so that black-and-white print works too.
 COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00"]
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3], [10, 4], [4, 2, 1, 2], [3, 5]]
 
 
-def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
-    """Return an altair chart of mean accuracy over seeds against rounds."""
+def altair() -> Any:
+    """Import altair, or say how to get it."""
     try:
         import altair as alt
     except ImportError as error:
         raise MissingExtraError("charts need altair: pip install 'fedgbo[charts]'") from error
+    return alt
+
+
+def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
+    """Return an altair chart of mean accuracy over seeds against rounds."""
+    alt = altair()
     rows = [
         {"algorithm": g.label, "round": r, "accuracy": 100 * m, "low": 100 * (m - h), "high": 100 * (m + h)}
         for g in groups
@@ -27,11 +33,11 @@ def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
     seeds = max(len(group.runs) for group in groups)
     names = [group.label for group in groups]
     floor = 10 * (max(row["accuracy"] for row in rows) // 20)  # the upper half of what was reached is what is compared
-    colours = alt.Scale(domain=names, range=_cycled(COLOURS, len(names)))
-    dashes = alt.Scale(domain=names, range=_cycled(DASHES, len(names)))
+    colours = alt.Scale(domain=names, range=cycled(COLOURS, len(names)))
+    dashes = alt.Scale(domain=names, range=cycled(DASHES, len(names)))
     legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1)
     colour = alt.Color("algorithm:N", scale=colours, legend=legend)
-    table = alt.Data(values=rows)  # type: ignore[no-untyped-call]
+    table = alt.Data(values=rows)
     base = alt.Chart(table).encode(x=alt.X("round:Q", title="communication rounds"))
     height = alt.Scale(domain=[floor, 100])
     band = base.mark_area(opacity=0.1, clip=True).encode(
@@ -53,12 +59,12 @@ def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
     )
 
 
-def save_chart(chart: Any, path: Path) -> list[Path]:
-    """Write the chart as PNG and SVG beside each other; return the files."""
-    files = [path.with_suffix(".png"), path.with_suffix(".svg")]
+def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Write the chart in several formats (png, svg, pdf) beside each other; return the files."""
+    files = [path.with_name(f"{path.name}.{kind}") for kind in kinds]
     try:
-        chart.save(files[0], scale_factor=2)
-        chart.save(files[1])
+        for file in files:
+            chart.save(file, scale_factor=2 if file.suffix == ".png" else 1)
     except (ImportError, ValueError) as error:
         raise MissingExtraError(f"charts need vl-convert: pip install 'fedgbo[charts]' ({error})") from error
     return files
@@ -69,5 +75,6 @@ def _bands(group: Group) -> Any:
     return [0.0 if h != h else h for h in half]  # a single seed has no band
 
 
-def _cycled(values: list[Any], count: int) -> list[Any]:
+def cycled(values: list[Any], count: int) -> list[Any]:
+    """Return so many values, from the start again when they run out."""
     return [values[i % len(values)] for i in range(count)]

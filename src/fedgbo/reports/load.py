@@ -46,7 +46,10 @@ class Group:
 def load_run(path: Path) -> RunData:
     """Read one run folder."""
     folder = RunFolder(path)
-    return RunData(path, read_config(path), folder.status()["status"], tuple(folder.records()))
+    status = folder.status().get("status")
+    if not isinstance(status, str):
+        raise RunFolderError(f"{path / 'status.json'} is damaged: its status is {status!r}")
+    return RunData(path, read_config(path), status, tuple(folder.records()))
 
 
 def group_runs(runs: Iterable[RunData]) -> list[Group]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
-from fedgbo.reports.load import Floats, Group
+from fedgbo.reports.load import Group
+from fedgbo.reports.paired import Paired, confidence, paired
 
 ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
 
@@ -30,28 +30,25 @@ class Row:
     interval: float | None  # half of its 95% confidence interval; None with a single seed
     best: Effort  # to reach it
     match: Effort | None  # to match the baseline's best; None if never
-
-
-def confidence(values: Floats) -> Floats:
-    """Return half of the 95% Student's t interval of the mean over the first axis; NaN with a single value."""
-    n = len(values)
-    if n < 2:
-        return np.full(values.shape[1:], np.nan)
-    half: Floats = stdtrit(n - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(n)
-    return half
+    versus: Paired | None = None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
 
 
 def summarise(groups: Sequence[Group], baseline: str = "fedavg") -> list[Row]:
-    """Return a row for each group; `match` is against the baseline's best accuracy, where there is a baseline."""
-    target = next((float(g.accuracy.mean(axis=0).max()) for g in groups if g.label == baseline), None)
-    return [_row(group, target) for group in groups]
+    """Return a row for each group; `match` and `versus` are against the baseline's best, where there is a baseline."""
+    return [_row(group, next((g for g in groups if g.label == baseline), None)) for group in groups]
 
 
-def _row(group: Group, target: float | None) -> Row:
-    mean = group.accuracy.mean(axis=0)
-    best = int(mean.argmax())
+def best_of(group: Group) -> int:
+    """Return which evaluation has the highest mean accuracy."""
+    return int(group.accuracy.mean(axis=0).argmax())
+
+
+def _row(group: Group, baseline: Group | None) -> Row:
+    mean, best = group.accuracy.mean(axis=0), best_of(group)
     half = float(confidence(group.accuracy)[best])
-    reached = np.flatnonzero(mean >= target - ROUNDING) if target is not None else np.array([], dtype=np.int64)
+    reached = np.array([], dtype=np.int64)
+    if baseline is not None:
+        reached = np.flatnonzero(mean >= baseline.accuracy.mean(axis=0).max() - ROUNDING)
     return Row(
         label=group.label,
         seeds=len(group.runs),
@@ -59,7 +56,17 @@ def _row(group: Group, target: float | None) -> Row:
         interval=None if np.isnan(half) else half,
         best=_effort(group, best),
         match=_effort(group, int(reached[0])) if reached.size else None,
+        versus=None if baseline is None or baseline is group else _versus(group, baseline),
     )
+
+
+def _versus(group: Group, baseline: Group) -> Paired | None:
+    ours, theirs = (
+        dict(zip((run.config.seed for run in g.runs), g.accuracy[:, best_of(g)], strict=True))
+        for g in (group, baseline)
+    )
+    seeds = sorted(ours.keys() & theirs.keys())
+    return paired(np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])) if seeds else None
 
 
 def _effort(group: Group, at: int) -> Effort:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedgbo.core.errors import RunFolderError
 from fedgbo.core.state import State
 from fedgbo.runs.files import write_atomic
-from fedgbo.runs.record import Ledger
+from fedgbo.runs.record import NUMBERS, WHOLE, Ledger, check_numbers
 
 FORMAT = 1
 KEY = "fedgbo"
@@ -59,6 +59,9 @@ class Checkpoint:
                 raise RunFolderError(f"checkpoint {path} has format {header['format']}; this version reads {FORMAT}")
             if header["digest"] != digest(tensors):
                 raise RunFolderError(f"checkpoint {path} is damaged: its contents do not match its digest")
+            check_numbers(header["ledger"], whole=(*WHOLE, "loss_rounds"), other=(*NUMBERS, "loss_sum"))
+            if not isinstance(header["about"], dict):
+                raise TypeError("what the run is, is no table")
             return cls(State.of_tensors(tensors), Ledger(**header["ledger"]), header["about"])
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"checkpoint {path} is damaged: {error}") from error

@@ -17,7 +17,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core.errors import FolderBusyError, RunFolderError
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import Record
@@ -39,7 +39,7 @@ class RunFolder:
         folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            held = [entry.name for entry in path.iterdir()]
+            held = contents(path)
         except OSError as error:
             raise RunFolderError(
                 f"cannot make the output folder {path}: {error.strerror}; choose another place"
@@ -48,11 +48,11 @@ class RunFolder:
             raise RunFolderError(
                 f"{path} already holds a run; go on with it (fedgbo resume {path}) or choose another folder"
             )
-        if set(held) - {"lock"}:
-            raise RunFolderError(f"{path} is not empty (it holds {sorted(held)[0]}); choose a new or empty folder")
+        if held:
+            raise RunFolderError(f"{path} is not empty (it holds {held[0]}); choose a new or empty folder")
         try:
             folder.lock()
-            (path / "checkpoints").mkdir()
+            (path / "checkpoints").mkdir(exist_ok=True)
             about = {"format": FORMAT, "config": dict(config), "versions": versions()}
             write_atomic(path / "run.json", _json(about))
         except OSError as error:
@@ -93,7 +93,7 @@ class RunFolder:
         except OSError as error:
             self._lock.close()
             self._lock = None
-            raise RunFolderError(f"{self.path} is in use by another process; wait for it or stop it") from error
+            raise FolderBusyError(f"{self.path} is in use by another process; wait for it or stop it") from error
 
     def close(self) -> None:
         """Give the folder free."""
@@ -161,6 +161,15 @@ class RunFolder:
         if not isinstance(content, dict):
             raise RunFolderError(f"{path} is damaged: it holds no table")
         return content
+
+
+def contents(path: Path) -> list[str]:
+    """Return what a folder holds besides the traces of a process that was killed before it had written run.json."""
+    traces = {"lock"}
+    if (path / "checkpoints").is_dir() and not any((path / "checkpoints").iterdir()):
+        traces.add("checkpoints")
+    names = sorted(entry.name for entry in path.iterdir())
+    return [name for name in names if name not in traces and not name.startswith(".run.json.")]
 
 
 def versions() -> dict[str, str]:

@@ -70,7 +70,7 @@ def run(
     twice the work. Results do not depend on them.
     """
     whole("rounds", rounds)
-    eval_every = max(1, rounds // 100) if eval_every is None else eval_every
+    eval_every = evaluations(rounds) if eval_every is None else eval_every
     whole("eval_every", eval_every)
     if workers is not None:
         whole("workers", workers)
@@ -189,6 +189,15 @@ class _Loop:
         self._save(progress)
         if self.folder is not None:
             self.folder.set_status(status, round=progress.ledger.round, rounds=progress.rounds, **more)
+
+
+def evaluations(rounds: int) -> int:
+    """Return after how many rounds a run is evaluated unless it is said: 100 times in all.
+
+    >>> evaluations(5000), evaluations(30)
+    (50, 1)
+    """
+    return max(1, rounds // 100)
 
 
 def cores() -> int:

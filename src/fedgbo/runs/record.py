@@ -1,11 +1,15 @@
 """What is written down of a run: totals that grow round by round, and a record at each evaluation."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from fedgbo.core.errors import RunFolderError
+
+WHOLE = ("round", "download_bytes", "upload_bytes")
+NUMBERS = ("loss", "flops", "counted_flops", "seconds")
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,27 @@ class Record:
     @classmethod
     def of_line(cls, line: str) -> "Record":
         """Undo `line`; keys that a later version may have added are passed over."""
-        content: dict[str, Any] = {"drift": None, **json.loads(line)}
+        read = json.loads(line)
+        check_numbers(read, whole=WHOLE, other=NUMBERS, or_none=("accuracy", "train_loss"))
+        content: dict[str, Any] = {"drift": None, **read}
+        if content["drift"] is not None:
+            check_numbers(content["drift"], other=tuple(content["drift"]))
         try:
             return cls(**{entry.name: content[entry.name] for entry in fields(cls)})
         except KeyError as error:
             raise RunFolderError(f"a metrics record lacks {error}") from error
+
+
+def check_numbers(
+    content: Any, *, whole: Iterable[str] = (), other: Iterable[str] = (), or_none: Iterable[str] = ()
+) -> None:
+    """Raise unless `content`, read from a file, is a table whose numbers are numbers."""
+    if not isinstance(content, Mapping):
+        raise RunFolderError(f"a table was expected, not {content!r:.60}")
+    for name in (*whole, *other, *or_none):
+        value = content.get(name, 0)  # what is missing is for the caller to tell
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if number and (name not in whole or isinstance(value, int)):
+            continue
+        if value is not None or name not in or_none:
+            raise RunFolderError(f"{name} must be a {'whole ' if name in whole else ''}number, not {value!r:.60}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedgbo.data.home import open_packed
 from fedgbo.data.store import Array
-from fedgbo.data.synthetic_text import synthetic_text
+from fedgbo.data.synthetic_text import MEAN, synthetic_text
 from fedgbo.data.text_data import window_data
 from fedgbo.models.gru import shakespeare_gru
 from fedgbo.tasks.task import Task
@@ -22,9 +22,12 @@ def shakespeare(*, data: Path | str | None = None) -> Task:
     return _task("shakespeare", store.arrays, str(store.path))
 
 
-def shakespeare_synthetic(*, clients: int = 660, seed: int = 0, test_samples: int = 10_000) -> Task:
-    """Make up texts by clients who differ in style and length as the speakers do."""
-    return _task("shakespeare-synthetic", synthetic_text(clients, test_samples, seed), "shakespeare-synthetic")
+def shakespeare_synthetic(
+    *, clients: int = 660, seed: int = 0, test_samples: int = 10_000, samples: int = MEAN
+) -> Task:
+    """Make up texts by clients who differ in style and length as the speakers do, with `samples` each on average."""
+    arrays = synthetic_text(clients, test_samples, seed, samples)
+    return _task("shakespeare-synthetic", arrays, "shakespeare-synthetic")
 
 
 def _task(name: str, arrays: Mapping[str, Array], where: str) -> Task:

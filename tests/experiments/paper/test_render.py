@@ -1,7 +1,8 @@
 import csv
 import json
 
-from fedgbo.experiments.paper.render import markdown, to_csv, to_json
+from fedgbo.experiments.paper.latex import latex, tex
+from fedgbo.experiments.paper.render import FILES, markdown, to_csv, to_json
 from fedgbo.experiments.paper.table import Cell, Table
 
 TABLE = Table(
@@ -46,8 +47,37 @@ def test_csv_has_the_printed_value_in_a_column_of_its_own():
 
 def test_json_has_everything():
     content = json.loads(to_json(TABLE))
-    assert content["rows"][1]["|x|"] == {"ours": "2", "published": "3", "note": "typo", "differs": True, "exact": None}
+    assert content["rows"][1]["|x|"] == {
+        "ours": "2",
+        "published": "3",
+        "note": "typo",
+        "differs": True,
+        "exact": None,
+        "strong": False,
+    }
     assert content["rows"][0]["|x|"]["exact"] == 1.01
     assert content["footnotes"] == [{"number": 1, "places": ["b |x|"], "text": "typo"}]
     assert content["columns"] == ["Task", "|x|", "Free"]
     assert content["remarks"] == ["A remark."]
+
+
+def test_latex_compiles_into_rows_and_escapes_what_it_must():
+    lines = latex(TABLE).splitlines()
+    assert r"\begin{tabular}{lrr}" in lines
+    assert r"Task & $|$x$|$ & Free \\" in lines
+    assert r"b & \textbf{2} (3) [1] & q \\" in lines
+    assert "[1] b $|$x$|$: typo" in next(line for line in lines if line.startswith(r"\caption{"))
+    assert tex(r"100% {\x} #1 & a_b ~ ± β₁") == (
+        r"100\% \{\textbackslash{}x\} \#1 \& a\_b \textasciitilde{} $\pm$ $\beta$$_1$"
+    )
+
+
+def test_a_measured_table_claims_no_agreement_and_every_file_has_its_title():
+    measured = Table("t", "Scale 0.1", ("A", "B"), ((Cell("a"), Cell("1", "2", strong=True)),), measured=True)
+    assert measured.summary() == "Our runs; the paper's values are in brackets."
+    assert "| a | **1** (2) |" in markdown(measured)
+    assert r"a & \textbf{1} (2) \\" in latex(measured)
+    assert all("Scale 0.1" in render(measured) for render in FILES.values())
+    free = Table("t", "T", ("A", "B"), ((Cell("a"), Cell("1")),), measured=True)
+    assert free.summary() == ""
+    assert markdown(free).splitlines()[-1] == "| a | 1 |"

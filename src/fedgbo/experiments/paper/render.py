@@ -1,4 +1,4 @@
-"""A table as Markdown, CSV or JSON; the terminal's version is in cli/paper.py."""
+"""A table as Markdown, CSV, JSON or LaTeX; the terminal's version is in cli/paper.py."""
 
 import csv
 import json
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from io import StringIO
 
+from fedgbo.experiments.paper.latex import latex
 from fedgbo.experiments.paper.table import Cell, Table
 
 
@@ -13,7 +14,7 @@ def markdown(table: Table) -> str:
     """Write GitHub's Markdown: each of our values, the printed one beside it, and a footnote for every difference."""
     lines = [f"**{table.title}**", "", _line(table.columns), _line(["---"] * len(table.columns))]
     lines += [_line([_cell(table, cell) for cell in row]) for row in table.rows]
-    lines += ["", table.summary()]
+    lines += [line for said in (table.summary(),) if said for line in ("", said)]
     lines += [line for remark in table.remarks for line in ("", remark)]
     for footnote in table.footnotes():
         lines += ["", f"[^{footnote.number}]: {', '.join(footnote.places)}: {footnote.text}"]
@@ -52,13 +53,25 @@ def to_json(table: Table) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-RENDERERS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "csv": to_csv, "json": to_json}
+RENDERERS: dict[str, Callable[[Table], str]] = {
+    "markdown": markdown,
+    "csv": to_csv,
+    "json": to_json,
+    "latex": latex,
+}
+
+FILES: dict[str, Callable[[Table], str]] = {  # by the ends of their names
+    "md": markdown,
+    "csv": lambda table: f"# {table.title}\n{to_csv(table)}",
+    "tex": latex,
+    "json": to_json,
+}
 
 
 def _cell(table: Table, cell: Cell) -> str:
+    ours = f"**{cell.ours}**" if cell.differs or cell.strong else cell.ours
     if cell.published is None:
-        return cell.ours
-    ours = f"**{cell.ours}**" if cell.differs else cell.ours
+        return ours
     mark = f"[^{table.footnote_number(cell)}]" if cell.differs else ""
     return f"{ours}<br>printed: {cell.published}{mark}" if table.stacked else f"{ours} ({cell.published}){mark}"
 

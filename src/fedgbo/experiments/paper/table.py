@@ -15,6 +15,7 @@ class Cell:
     note: str = ""
     differs: bool = False
     exact: float | None = None  # our value before rounding
+    strong: bool = False  # the best of its kind
 
     @classmethod
     def compared(cls, ours: str, published: str | None, *, note: str = "", exact: float | None = None) -> "Cell":
@@ -43,6 +44,7 @@ class Table:
     labels: int = 1
     remarks: tuple[str, ...] = ()  # about the table as a whole
     stacked: bool = False  # long cells: the printed value goes below ours, not beside it
+    measured: bool = False  # ours come from runs: printed values stand beside them, and need not agree
 
     def placed(self) -> Iterator[tuple[str, Cell]]:
         """Yield every cell with its place, such as 'Sent140 Mimelite RMSProp'."""
@@ -66,6 +68,9 @@ class Table:
 
     def summary(self) -> str:
         """Say how many of our values agree with the print, and which do not."""
+        if self.measured:
+            printed_too = any(cell.published is not None for _, cell in self.placed())
+            return "Our runs; the paper's values are in brackets." if printed_too else ""
         printed = [(place, cell) for place, cell in self.placed() if cell.published is not None]
         wrong = [place for place, cell in printed if cell.differs]
         where = "printed ones" if self.stacked else "printed ones (in brackets)"

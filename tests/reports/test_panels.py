@@ -1,0 +1,83 @@
+"""Curves over rounds, their numbers as CSV, and pictures of many panels."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from fedgbo.core.errors import RunFolderError
+from fedgbo.reports.chart import save_chart
+from fedgbo.reports.curves import curve, curves_csv
+from fedgbo.reports.panels import panel_chart
+from tests.reports.runs import FEDAVG, FEDGBO
+
+
+def accuracy(record):
+    return record.accuracy
+
+
+def test_a_curve_is_the_mean_where_all_runs_have_a_value(write):
+    runs = [write(FEDAVG, 0, [0.1, 0.2, 0.9]), write(FEDAVG, 1, [0.1, 0.4])]
+    line = curve(runs, accuracy, row="a", column="b", series="c")
+    assert line.rounds.tolist() == [0, 10]
+    assert line.mean.tolist() == pytest.approx([0.1, 0.3])
+    assert line.half[1] == pytest.approx(12.7062 * 0.1, rel=1e-4)
+    assert line.seeds == 2
+
+
+def test_what_no_record_has_cannot_be_drawn(write):
+    with pytest.raises(RunFolderError, match="fedavg-0 has nothing to draw"):
+        curve([write(FEDAVG, 0, [0.1])], lambda record: None, row="", column="", series="x")
+
+
+def test_the_numbers_behind_a_picture(write):
+    lines = [curve([write(FEDAVG, 0, [0.1, 0.2])], accuracy, row="a", column="b", series="c")]
+    text = curves_csv(lines, "A title;\nscale 0.1", ("task", "optimiser", "algorithm", "accuracy"))
+    first, *rest = text.splitlines()
+    assert first == "# A title; scale 0.1"
+    rows = list(csv.DictReader(rest))
+    assert [(row["algorithm"], row["round"], row["accuracy"], row["low"]) for row in rows] == [
+        ("c", "0", "0.1", ""),
+        ("c", "10", "0.2", ""),
+    ]
+
+
+def test_a_picture_of_panels(write, tmp_path):
+    two = [write(FEDAVG, 0, [0.1, 0.5]), write(FEDAVG, 1, [0.2, 0.4])]
+    one = [write(FEDGBO, 0, [0.1, 0.8])]
+    places = [("CIFAR100", "SGDm"), ("CIFAR100", "Adam"), ("Sent140", "SGDm")]
+    lines = [
+        curve(runs, accuracy, row=row, column=column, series=series)
+        for row, column in places
+        for runs, series in ((two, "FedAvg"), (one, "FedGBO"))
+    ]
+    chart = panel_chart(lines, "a title", ["scale 0.1", "two seeds"], "accuracy (%)", 100)
+    spec = json.loads(chart.to_json())
+    assert [len(row["hconcat"]) for row in spec["vconcat"]] == [2, 2]
+    highest = max(point["mean"] for point in spec["vconcat"][0]["hconcat"][0]["data"]["values"])
+    assert highest == pytest.approx(80)
+    png, svg, pdf = save_chart(chart, tmp_path / "figure-scale0.1", ("png", "svg", "pdf"))
+    assert png.name == "figure-scale0.1.png"
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert pdf.read_bytes().startswith(b"%PDF")
+    assert all(text in svg.read_text() for text in ("a title", "scale 0.1", "CIFAR100, Adam", "FedGBO"))
+    assert np.isnan(lines[1].half).all()
+
+
+def test_wide_bands_do_not_flatten_the_lines(write):
+    runs = [write(FEDAVG, 0, [0.2, 0.3]), write(FEDAVG, 1, [0.2, 0.9])]
+    line = curve(runs, accuracy, row="a", column="", series="FedAvg")
+    spec = json.loads(panel_chart([line], "t", [], "accuracy (%)", 100).to_json())
+    domain = spec["vconcat"][0]["hconcat"][0]["layer"][1]["encoding"]["y"]["scale"]["domain"]
+    assert line.half[1] > 3
+    assert domain == pytest.approx([14, 66])
+
+
+def test_the_legend_is_in_the_order_of_the_fullest_panel(write):
+    runs = [write(FEDAVG, 0, [0.1, 0.5])]
+    places = [("a", "x"), ("a", "z"), ("b", "x"), ("b", "y"), ("b", "z")]
+    lines = [curve(runs, accuracy, row=row, column="", series=series) for row, series in places]
+    spec = json.loads(panel_chart(lines, "t", [], "v").to_json())
+    colour = spec["vconcat"][0]["hconcat"][0]["layer"][0]["encoding"]["color"]
+    assert colour["scale"]["domain"] == ["x", "y", "z"]
