@@ -90,4 +90,4 @@ def test_the_chart_is_drawn(write, tmp_path):
     assert png.read_bytes().startswith(b"\x89PNG")
     assert all(text in svg.read_text() for text in ("a title", "fedgbo-sgdm", "95% confidence"))
     spec = json.loads(accuracy_chart(groups, "a title").to_json())
-    assert spec["layer"][0]["encoding"]["y2"]["field"] == "high"
+    assert spec["layer"][0]["encoding"]["y2"]["field"] == "accuracy_high"

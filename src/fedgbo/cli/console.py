@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgbo.core.errors import FedGBOError
+from fedgbo.reports.quantities import quantity as quantity
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -27,20 +28,6 @@ def print_whole(table: Table) -> None:
     """Print a table as wide as it is: what does not fit a narrow terminal is wrapped by it, not cut off by us."""
     width = Console(width=10_000).measure(table).maximum
     Console(width=max(out.width, width), highlight=False).print(table)
-
-
-def quantity(value: float, unit: str, base: int = 1000) -> str:
-    """Return a number with a prefix.
-
-    >>> quantity(1536, "B", base=1024), quantity(2.5e9, "FLOP"), quantity(12, "B", base=1024)
-    ('1.50 KiB', '2.50 GFLOP', '12 B')
-    """
-    prefixes = ["", "Ki", "Mi", "Gi", "Ti"] if base == 1024 else ["", "k", "M", "G", "T", "P"]
-    i = 0
-    while value >= base and i < len(prefixes) - 1:
-        value, i = value / base, i + 1
-    number = f"{value:.0f}" if i == 0 else f"{value:.3g}" if value >= 100 else f"{value:#.3g}"
-    return f"{number} {prefixes[i]}{unit}"
 
 
 def _escaped(text: str) -> str:

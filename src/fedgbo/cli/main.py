@@ -11,7 +11,9 @@ from fedgbo import __version__
 from fedgbo.cli import data, paper
 from fedgbo.cli.compare import compare
 from fedgbo.cli.listing import list_everything
+from fedgbo.cli.report import report
 from fedgbo.cli.run import resume, run
+from fedgbo.cli.watch import watch
 
 app = typer.Typer(
     name="fedgbo",
@@ -25,6 +27,8 @@ app = typer.Typer(
 app.command()(run)
 app.command()(resume)
 app.command()(compare)
+app.command()(report)
+app.command()(watch)
 app.command("list")(list_everything)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
