@@ -50,7 +50,7 @@ class Page:
 
     def wait_for(self, expression, seconds=20):
         end = time.monotonic() + seconds
-        while not (value := self.evaluate(expression)):
+        while not (value := self.evaluate(f"!!({expression})")):
             assert time.monotonic() < end, f"waited too long for {expression}; {self.errors()}"
             time.sleep(0.02)
         return value

@@ -7,30 +7,9 @@ import pytest
 
 import fedgbo
 from fedgbo.reports.chart import accuracy_chart, save_chart
-from fedgbo.reports.load import group_runs, load_run
+from fedgbo.reports.load import group_runs
 from fedgbo.reports.summary import confidence, summarise
-from fedgbo.runs.config import RunConfig
-from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.record import Record
-
-FEDAVG = {"name": "fedavg", "optimiser": {"name": "sgd", "lr": 0.1}}
-FEDGBO = {"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.1, "beta": 0.9}}
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(algorithm, seed, accuracies):
-        path = tmp_path / f"{algorithm['name']}-{seed}"
-        config = RunConfig(task={"name": "digits"}, algorithm=algorithm, rounds=30, seed=seed)
-        folder = RunFolder.create(path, config.model_dump())
-        for i, accuracy in enumerate(accuracies):
-            n = 10 * i
-            folder.append(Record(n, 1.0, accuracy, None, 200 * n, 100 * n, 1e6 * n, 2e6 * n, 0.1 * n))
-        folder.set_status("finished")
-        folder.close()
-        return load_run(path)
-
-    return write
+from tests.reports.conftest import FEDAVG, FEDGBO
 
 
 def test_best_and_match(write):

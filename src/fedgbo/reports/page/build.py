@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -19,6 +20,8 @@ from fedgbo.reports.sections import Section
 from fedgbo.reports.tables import cost_grid, runs_grid, settings_grid, shared_settings
 from fedgbo.reports.tasks import Labels
 
+INSTALL = "pip install 'fedgbo[charts]'"
+
 
 def build_page(
     sections: Sequence[Section], labels: Sequence[Labels], problems: Sequence[Problem], title: str = "fedgbo report"
@@ -26,15 +29,12 @@ def build_page(
     """Return the page: sections, each with what is known of its task's labels, and runs that could not be read."""
     try:
         from jinja2 import Environment, StrictUndefined
-        from vl_convert import javascript_bundle
     except ImportError as error:
-        raise MissingExtraError("the report needs altair and vl-convert: pip install 'fedgbo[charts]'") from error
+        raise MissingExtraError(f"the report needs jinja2: {INSTALL}") from error
     assets = files("fedgbo.reports.page")
     names = dict.fromkeys(line.label for section in sections for line in section.lines)
     palette = Palette(tuple(names), tuple(f"var(--c{i})" for i in range(len(COLOURS))))
-    version = ".".join(altair().SCHEMA_VERSION.removeprefix("v").split(".")[:2])  # the one that the charts are written for
-    library = javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
-    scripts = [library, assets.joinpath("page.js").read_text(encoding="utf-8")]
+    scripts = [_library(), assets.joinpath("page.js").read_text(encoding="utf-8")]
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return template.from_string(assets.joinpath("page.html").read_text(encoding="utf-8")).render(
         title=title,
@@ -63,6 +63,17 @@ def _content(section: Section, labels: Labels, palette: Palette) -> dict[str, An
         "labels": labels,
         "skew": skew_data(labels.skew) if labels.skew is not None else None,
     }
+
+
+@cache
+def _library() -> str:
+    """Return Vega, Vega-Lite in the version that altair writes for, and Vega-Embed, as one script."""
+    try:
+        from vl_convert import javascript_bundle
+    except ImportError as error:
+        raise MissingExtraError(f"the report needs vl-convert: {INSTALL}") from error
+    version = ".".join(altair().SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    return javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
 
 
 def _digest(script: str) -> str:
