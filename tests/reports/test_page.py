@@ -1,5 +1,6 @@
 """The page in a real browser: drawn, hovered, zoomed, switched, printed; and what a hostile run folder cannot do."""
 
+import sys
 import time
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,8 +8,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fedgbo.core.errors import MissingExtraError
 from fedgbo.reports.collect import collect
 from fedgbo.reports.page import build_page
+from fedgbo.reports.page.build import _library
 from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tasks import Labels, labels_of
 from fedgbo.runs.record import Record
@@ -226,3 +229,11 @@ def test_ones_own_task_is_not_run_unasked(write, tmp_path):
     assert not (tmp_path / "it-ran").exists()
     assert "cannot be opened here" in labels_of(section, own_files=True).why_not
     assert (tmp_path / "it-ran").exists()
+
+
+@pytest.mark.parametrize(("module", "what"), [("jinja2", "jinja2"), ("altair", "altair"), ("vl_convert", "vl-convert")])
+def test_what_is_not_installed_is_named(write, monkeypatch, module, what):
+    monkeypatch.setitem(sys.modules, module, None)
+    _library.cache_clear()
+    with pytest.raises(MissingExtraError, match=rf"needs? {what}: pip install 'fedgbo\[charts\]'"):
+        build_page(sections_of([write(FEDAVG, 0, [0.1, 0.2])]), [Labels(None, "")], [])

@@ -51,7 +51,7 @@ def test_what_is_left_out_is_named(write):
     section = sections_of(runs)[0]
     notes = {note.path.name: note.reason for note in section.notes}
     assert notes.keys() == {"copy", "short", "begun"}
-    assert "the same run as" in notes["copy"]
+    assert "has the same settings and seed" in notes["copy"]
     assert "(diverged) ends at round 10: there the curve of fedavg ends" in notes["short"]
     assert "no evaluation yet" in notes["begun"]
     assert [[run.path.name for run in line.runs] for line in section.lines] == [["long", "short"]]

@@ -9,7 +9,7 @@ from fedgbo.reports.chart import save_chart, titled
 from fedgbo.reports.curves import Palette, curve_chart, extent
 from fedgbo.reports.measures import Axis, cost_axes, drift_axes, points, score_axes
 from fedgbo.reports.render import FOR_PEOPLE, to_csv
-from fedgbo.reports.sections import Section
+from fedgbo.reports.sections import Section, palette_order
 from fedgbo.reports.skew import skew_chart
 from fedgbo.reports.summary import Row
 from fedgbo.reports.tables import Grid, cost_grid, costs_of, runs_grid, settings_grid
@@ -22,8 +22,7 @@ KINDS = ("png", "svg", "pdf")
 def write_figures(sections: Sequence[Section], labels: Sequence[Labels], folder: Path) -> list[Path]:
     """Write everything that the page shows into a folder; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = dict.fromkeys(line.label for section in sections for line in section.lines)
-    palette, files = Palette(tuple(names)), []
+    palette, files = Palette(palette_order(sections)), []
     for section, known in zip(sections, labels, strict=True):
         files += _curves(section, palette, folder)
         files += _tables(section, folder)

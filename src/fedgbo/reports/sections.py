@@ -20,6 +20,11 @@ class Line:
     runs: tuple[RunData, ...]
 
     @property
+    def algorithm(self) -> str:
+        """The name of its algorithm."""
+        return str(self.runs[0].config.algorithm["name"])
+
+    @property
     def settings(self) -> Settings:
         """What its runs have in common."""
         return settings_of(self.runs[0].config)
@@ -51,6 +56,13 @@ def sections_of(runs: Iterable[RunData]) -> list[Section]:
     titles = distinct([_title(runs[0]) for runs in members], shared)
     slugs = unique([slug(title) for title in titles])
     return [_section(title, name, runs) for title, name, runs in zip(titles, slugs, members, strict=True)]
+
+
+def palette_order(sections: Iterable[Section]) -> tuple[str, ...]:
+    """Return all labels, each once: those that readers look for first come first and get the plainest lines."""
+    lines = [line for section in sections for line in section.lines]
+    lines.sort(key=lambda line: ["fedavg", "fedgbo"].index(line.algorithm) if line.algorithm in PLACE else 2)
+    return tuple(dict.fromkeys(line.label for line in lines))
 
 
 def slug(text: str) -> str:
@@ -91,12 +103,12 @@ def _section(title: str, name: str, runs: Sequence[RunData]) -> Section:
             continue
         longer, shorter = sorted((other, run), key=lambda run: -run.records[-1].round)
         seeds[run.config.seed] = longer
-        notes.append(Problem(shorter.path, f"is left out: it is the same run as {longer.path}, seed and all"))
+        notes.append(Problem(shorter.path, f"is left out: {longer.path} has the same settings and seed"))
     members = [[seeds[seed] for seed in sorted(seeds)] for seeds in by_setting.values()]
     settings = [settings_of(runs[0].config) for runs in members]
     labels = unique(distinct([runs[0].config.label for runs in members], settings))
     lines = [Line(label, tuple(runs)) for label, runs in zip(labels, members, strict=True)]
-    lines.sort(key=lambda line: (PLACE.get(line.runs[0].config.algorithm["name"], 1), line.label))
+    lines.sort(key=lambda line: (PLACE.get(line.algorithm, 1), line.label))
     return Section(title, name, tuple(lines), (*notes, *(note for line in lines for note in _cut(line))))
 
 

@@ -28,7 +28,7 @@ def costs_of(section: Section) -> tuple[list[Row], Row | None]:
     """
     groups = section.groups()
     rows = summarise(groups)
-    plain = {line.label for line in section.lines if line.runs[0].config.algorithm["name"] == "fedavg"}
+    plain = {line.label for line in section.lines if line.algorithm == "fedavg"}
     rivals = [row for row in rows if row.label in plain]
     if not rivals:
         return rows, None

@@ -16,7 +16,7 @@ from fedgbo.core.errors import MissingExtraError
 from fedgbo.reports.collect import Problem
 from fedgbo.reports.curves import COLOURS, Palette, altair
 from fedgbo.reports.page.charts import curves_data, skew_data
-from fedgbo.reports.sections import Section
+from fedgbo.reports.sections import Section, palette_order
 from fedgbo.reports.tables import cost_grid, runs_grid, settings_grid, shared_settings
 from fedgbo.reports.tasks import Labels
 
@@ -32,8 +32,7 @@ def build_page(
     except ImportError as error:
         raise MissingExtraError(f"the report needs jinja2: {INSTALL}") from error
     assets = files("fedgbo.reports.page")
-    names = dict.fromkeys(line.label for section in sections for line in section.lines)
-    palette = Palette(tuple(names), tuple(f"var(--c{i})" for i in range(len(COLOURS))))
+    palette = Palette(palette_order(sections), tuple(f"var(--c{i})" for i in range(len(COLOURS))))
     scripts = [_library(), assets.joinpath("page.js").read_text(encoding="utf-8")]
     template = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return template.from_string(assets.joinpath("page.html").read_text(encoding="utf-8")).render(
