@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from fedgbo.cli.main import app
 from tests.cli.test_processes import wait_for
-from tests.reports.conftest import FEDAVG, FEDGBO, write_run
+from tests.reports.conftest import write_run
+from tests.reports.runs import FEDAVG, FEDGBO
 
 runner = CliRunner()
 

@@ -8,9 +8,6 @@ from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Record
 from tests.browser import browser
 
-FEDAVG = {"name": "fedavg", "optimiser": {"name": "sgd", "lr": 0.1}}
-FEDGBO = {"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.1, "beta": 0.9}}
-
 
 def write_run(root, algorithm, seed, accuracies, *, name=None, status="finished", task=None, **settings):
     """Write a run folder by hand: an accuracy every ten rounds, or None where the task has no metric."""

@@ -9,7 +9,7 @@ import fedgbo
 from fedgbo.reports.collect import collect, find_runs
 from fedgbo.runs.folder import RunFolder
 from tests.conftest import make_task
-from tests.reports.conftest import FEDAVG, FEDGBO
+from tests.reports.runs import FEDAVG, FEDGBO
 
 
 def test_runs_are_found_however_deep_and_once(write, tmp_path):
@@ -35,6 +35,8 @@ def damage(path, how):
         (path / "metrics.jsonl").write_text("[1, 2]\n")
     elif how == "bytes":
         (path / "metrics.jsonl").write_bytes(b"\xff\n")
+    elif how == "status":
+        (path / "status.json").write_text("{}")
     elif how == "no name":
         run["config"]["algorithm"] = {"optimiser": "sgd"}
         (path / "run.json").write_text(json.dumps(run))
@@ -57,6 +59,7 @@ def damage(path, how):
         ("nested", "line 1 is damaged"),
         ("no table", "line 1 is damaged"),
         ("bytes", "metrics.jsonl cannot be read"),
+        ("status", "status.json is damaged: its status is None"),
         ("no name", "run.json is damaged: 'name'"),
         ("odd name", "a name is no text"),
         ("text", "accuracy is '<b>' where a finite number should be"),

@@ -12,7 +12,7 @@ from fedgbo.reports.sections import sections_of
 from fedgbo.reports.skew import Skew
 from fedgbo.reports.tasks import Labels
 from fedgbo.reports.tensorboard import write_events
-from tests.reports.conftest import FEDAVG, FEDGBO
+from tests.reports.runs import FEDAVG, FEDGBO
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from fedgbo.reports.follow import Follower
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Record
-from tests.reports.conftest import FEDAVG, FEDGBO
+from tests.reports.runs import FEDAVG, FEDGBO
 
 
 def test_a_run_that_goes_on(write, tmp_path):

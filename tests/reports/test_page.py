@@ -15,7 +15,8 @@ from fedgbo.reports.page.build import _library
 from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tasks import Labels, labels_of
 from fedgbo.runs.record import Record
-from tests.reports.conftest import FEDAVG, FEDGBO, write_run
+from tests.reports.conftest import write_run
+from tests.reports.runs import FEDAVG, FEDGBO
 
 HOSTILE = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>{{7*7}}&"\''
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import fedgbo
-from fedgbo.reports.chart import accuracy_chart, save_chart
+from fedgbo.reports.chart import save_chart
+from fedgbo.reports.drawing import accuracy_chart
 from fedgbo.reports.load import group_runs
 from fedgbo.reports.summary import confidence, summarise
-from tests.reports.conftest import FEDAVG, FEDGBO
+from tests.reports.runs import FEDAVG, FEDGBO
 
 
 def test_best_and_match(write):

@@ -2,7 +2,7 @@
 
 from fedgbo.reports.sections import sections_of, slug
 from fedgbo.reports.tables import cost_grid, costs_of, runs_grid, settings_grid, shared_settings
-from tests.reports.conftest import FEDAVG, FEDGBO
+from tests.reports.runs import FEDAVG, FEDGBO
 
 
 def test_a_section_for_each_task_and_number_of_steps(write):

@@ -12,16 +12,16 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fedgbo.cli.console import clean_errors, err, out, print_whole
+from fedgbo.cli.console import clean_errors, err, out, print_whole, quantity
 from fedgbo.cli.progress import many_runs
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import MissingExtraError, RunFolderError
 from fedgbo.experiments.compare import claim, jobs_of, plan
 from fedgbo.experiments.jobs import run_jobs
-from fedgbo.reports.chart import accuracy_chart, save_chart
+from fedgbo.reports.chart import save_chart
+from fedgbo.reports.drawing import accuracy_chart
 from fedgbo.reports.load import Group, group_runs, load_run
-from fedgbo.reports.summary import Row, summarise
-from fedgbo.reports.tables import cost_cells
+from fedgbo.reports.summary import Effort, Row, summarise
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.loop import cores
 
@@ -116,8 +116,19 @@ def _table(rows: Sequence[Row], task: str) -> Table:
             table.add_column(name, justify="right")
     highest = max(row.accuracy for row in rows)
     for row in rows:
-        table.add_row(*cost_cells(row, baseline), style="bold" if row.accuracy == highest else "")
+        interval = "" if row.interval is None else f" ± {100 * row.interval:.1f}"
+        cells = [row.label, f"{100 * row.accuracy:.1f}{interval} %", *_cells(row.best)]
+        if baseline:
+            ratio = f"{baseline.best.round / row.match.round:.1f}x" if row.match and row is not baseline else "-"
+            cells += [*_cells(row.match if row is not baseline else None), ratio]
+        table.add_row(*cells, style="bold" if row.accuracy == highest else "")
     return table
+
+
+def _cells(effort: Effort | None) -> list[str]:
+    if effort is None:
+        return ["-", "-", "-"]
+    return [str(effort.round), quantity(effort.upload_bytes, "B", 1024), quantity(effort.flops, "")]
 
 
 def _conclusion(rows: Sequence[Row]) -> list[str]:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgbo.core.errors import FedGBOError
-from fedgbo.reports.quantities import quantity as quantity
+from fedgbo.reports.quantity import quantity as quantity
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)

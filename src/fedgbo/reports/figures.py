@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedgbo.reports.chart import save_chart, titled
-from fedgbo.reports.curves import Palette, curve_chart, extent
+from fedgbo.reports.chart import save_chart
+from fedgbo.reports.drawing import Palette, curve_chart, extent, titled
 from fedgbo.reports.measures import Axis, cost_axes, drift_axes, points, score_axes
 from fedgbo.reports.render import FOR_PEOPLE, to_csv
 from fedgbo.reports.sections import Section, palette_order

@@ -75,7 +75,9 @@ def _config(folder: RunFolder) -> RunConfig:
 def _status(folder: RunFolder, ended: Mapping[str, Any]) -> str:
     if folder.in_use():  # whatever status.json says: a resumed run still has the one of its last end
         return "running"
-    status = str(ended.get("status", "unknown"))
+    status = ended.get("status")
+    if not isinstance(status, str):
+        raise RunFolderError(f"{folder.path / 'status.json'} is damaged: its status is {status!r}")
     return "died" if status == "running" else status
 
 
@@ -95,7 +97,7 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
     """Put runs together that differ only in their seed, in the order in which they first come."""
     together: dict[str, list[RunData]] = {}
     for run in runs:
-        key = json.dumps(run.config.model_dump(exclude={"seed", "rounds", "eval_every"}), sort_keys=True)
+        key = json.dumps(run.config.model_dump(exclude={"seed", "rounds", "eval_every", "metrics"}), sort_keys=True)
         together.setdefault(key, []).append(run)
     return [_group(members) for members in together.values()]
 

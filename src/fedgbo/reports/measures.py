@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedgbo.reports.load import Floats
-from fedgbo.reports.quantities import unit_for
 from fedgbo.reports.sections import Line
 from fedgbo.reports.summary import confidence
+from fedgbo.reports.units import unit_for
 from fedgbo.runs.record import Record
 
 DIGITS = 7  # significant ones of what is drawn
@@ -39,8 +39,14 @@ SCORES = (
 )
 DRIFT = {
     "cosine": "mean pairwise cosine distance of client models",
-    "error": "client drift ‖e_t‖",
-    "bound": "bound on the drift, equation (3)",
+    "update_cosine": "mean pairwise cosine distance of client updates",
+    "error": "perturbation ‖e_t‖, equation (2)",
+    "bound": "its bound, equation (3), with estimated constants",
+    "gradient": "norm of the mean gradient",
+    "largest": "largest norm of a gradient",
+    "smoothness": "smoothness that was seen",
+    "heterogeneity": "heterogeneity of clients' gradients",
+    "noise": "noise of minibatch gradients",
 }
 
 

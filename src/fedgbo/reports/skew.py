@@ -8,7 +8,7 @@ import numpy as np
 from fedgbo.core.random import permutation
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.store import Array
-from fedgbo.reports.curves import altair
+from fedgbo.reports.chart import altair
 
 
 @dataclass(frozen=True, eq=False)

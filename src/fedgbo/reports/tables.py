@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedgbo.reports.load import RunData
-from fedgbo.reports.quantities import quantity
+from fedgbo.reports.quantity import quantity
 from fedgbo.reports.sections import Line, Section
 from fedgbo.reports.settings import differing
 from fedgbo.reports.summary import Effort, Row, summarise

@@ -13,8 +13,9 @@ from importlib.resources import files
 from typing import Any
 
 from fedgbo.core.errors import MissingExtraError
+from fedgbo.reports.chart import COLOURS, altair
 from fedgbo.reports.collect import Problem
-from fedgbo.reports.curves import COLOURS, Palette, altair
+from fedgbo.reports.drawing import Palette
 from fedgbo.reports.page.charts import curves_data, skew_data
 from fedgbo.reports.sections import Section, palette_order
 from fedgbo.reports.tables import cost_grid, runs_grid, settings_grid, shared_settings

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedgbo.reports.curves import Palette, live_chart
+from fedgbo.reports.drawing import Palette, live_chart
 from fedgbo.reports.measures import Axis, cost_axes, drift_axes, points, score_axes
 from fedgbo.reports.sections import Section
 from fedgbo.reports.skew import Skew, live_skew_chart

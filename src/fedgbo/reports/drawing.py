@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgbo.core.errors import MissingExtraError
-from fedgbo.reports.measures import Axis, Point
-
-# Okabe and Ito's colours for the colour-blind, and dashes so that black-and-white print works too.
-COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00")
-DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (8, 2, 2, 2, 2, 2), (10, 4), (4, 2, 1, 2), (3, 5))
+from fedgbo.reports.chart import COLOURS, DASHES, altair
+from fedgbo.reports.load import Group
+from fedgbo.reports.measures import SCORES, Axis, Point, points
+from fedgbo.reports.sections import Line
 
 
 @dataclass(frozen=True)
@@ -17,7 +15,7 @@ class Palette:
     """A colour and a dash for each name, the same ones in every chart; no two names share both until 65."""
 
     names: tuple[str, ...]
-    colours: tuple[str, ...] = COLOURS
+    colours: tuple[str, ...] = tuple(COLOURS)
 
     def colour(self, name: str) -> str:
         """Return a name's colour."""
@@ -26,16 +24,27 @@ class Palette:
     def dash(self, name: str) -> list[int]:
         """Return a name's dashes."""
         i = self.names.index(name)
-        return list(DASHES[(i + i // len(self.colours)) % len(DASHES)])
+        return DASHES[(i + i // len(self.colours)) % len(DASHES)]
 
 
-def altair() -> Any:
-    """Return the altair module."""
-    try:
-        import altair as alt
-    except ImportError as error:
-        raise MissingExtraError("charts need altair: pip install 'fedgbo[charts]'") from error
-    return alt
+def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
+    """Return an altair chart of mean accuracy over seeds against rounds: the picture of a comparison."""
+    x, y = Axis("round", "communication rounds"), SCORES[0]
+    rows = points([Line(group.label, group.runs) for group in groups], [x], [y])
+    names = tuple(group.label for group in groups)
+    floor = 10 * (max(row["accuracy"] for row in rows) // 20)  # the upper half of what was reached is what is compared
+    chart = curve_chart(rows, Palette(names), names, x, y, domain=[floor, 100])
+    return titled(chart, title, max(len(group.runs) for group in groups))
+
+
+def titled(chart: Any, title: str, seeds: int) -> Any:
+    """Give curves their title and size on paper."""
+    subtitle = f"mean of {seeds} seeds, bands: 95% confidence interval" if seeds > 1 else "one seed"
+    return (
+        chart.properties(width=640, height=400, title=altair().Title(title, subtitle=subtitle, anchor="start"))
+        .configure_axis(grid=True, gridOpacity=0.4)
+        .configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
+    )
 
 
 def curve_chart(rows: Sequence[Point], palette: Palette, names: Sequence[str], x: Axis, y: Axis, **scale: Any) -> Any:
