@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import fedgbo
+from tests.browser import INSTALL, find_chromium, required
 
 os.environ.setdefault("COLUMNS", "120")
 
@@ -47,3 +48,18 @@ def task():
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave tests that need a browser out where there is none, except in continuous integration."""
+    if find_chromium() or required():
+        return
+    without = [item for item in items if not item.get_closest_marker("browser")]
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("browser")])
+    items[:] = without
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say so."""
+    if not (find_chromium() or required()):
+        terminalreporter.write_line(f"tests in a browser were left out; to run them: {INSTALL}", yellow=True)

@@ -98,7 +98,7 @@ DAMAGES = {
     "line 2 is damaged": lambda path: rewrite(path, lambda lines: [lines[0], lines[1][:20], lines[2]]),
     "round 1 is missing": lambda path: rewrite(path, lambda lines: [lines[0], lines[2]]),
     "round 2 is missing": lambda path: rewrite(path, lambda lines: lines[:2]),
-    "its rounds are not in order": lambda path: rewrite(path, lambda lines: [*lines, lines[0]]),
+    "round 0 does not follow round 2": lambda path: rewrite(path, lambda lines: [*lines, lines[0]]),
     "is damaged or no checkpoint": lambda path: RunFolder(path).checkpoints()[-1].write_bytes(b"x"),
     "is damaged: its contents do not match": lambda path: flip(RunFolder(path).checkpoints()[-1], -1),
 }

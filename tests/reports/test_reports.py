@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import fedgbo
-from fedgbo.reports.chart import accuracy_chart, save_chart
+from fedgbo.reports.chart import save_chart
+from fedgbo.reports.drawing import accuracy_chart
 from fedgbo.reports.load import group_runs
 from fedgbo.reports.paired import confidence
 from fedgbo.reports.summary import summarise
@@ -70,4 +71,4 @@ def test_the_chart_is_drawn(write, tmp_path):
     assert png.read_bytes().startswith(b"\x89PNG")
     assert all(text in svg.read_text() for text in ("a title", "fedgbo-sgdm", "95% confidence"))
     spec = json.loads(accuracy_chart(groups, "a title").to_json())
-    assert spec["layer"][0]["encoding"]["y2"]["field"] == "high"
+    assert spec["layer"][0]["encoding"]["y2"]["field"] == "accuracy_high"

@@ -1,4 +1,6 @@
+import fcntl
 import os
+import threading
 
 import pytest
 import torch
@@ -118,6 +120,17 @@ def test_one_process_at_a_time(finished):
         go_on(finished)
     other.close()
     go_on(finished)
+
+
+def test_asking_whether_it_is_in_use_does_not_get_in_the_way(finished):
+    assert not finished.in_use()
+    with (finished.path / "lock").open() as asking:  # as `in_use` of another process, at the worst moment
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        threading.Timer(0.05, lambda: fcntl.flock(asking, fcntl.LOCK_UN)).start()
+        finished.lock()
+    assert RunFolder(finished.path).in_use()
+    finished.close()
+    assert not finished.in_use()
 
 
 def test_a_crash_while_writing_leaves_the_last_good_checkpoint(finished, monkeypatch):

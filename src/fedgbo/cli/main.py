@@ -12,7 +12,9 @@ from fedgbo.cli import data, paper, paper_runs, theory
 from fedgbo.cli.compare import compare
 from fedgbo.cli.experiment import experiment
 from fedgbo.cli.listing import list_everything
+from fedgbo.cli.report import report
 from fedgbo.cli.run import resume, run
+from fedgbo.cli.watch import watch
 
 app = typer.Typer(
     name="fedgbo",
@@ -27,6 +29,8 @@ app.command()(run)
 app.command()(resume)
 app.command()(compare)
 app.command()(experiment)
+app.command()(report)
+app.command()(watch)
 app.command("list")(list_everything)
 app.add_typer(data.app, name="data")
 paper_runs.add_to(paper.app)

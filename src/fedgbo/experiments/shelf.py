@@ -83,18 +83,16 @@ def _look(path: Path, config: RunConfig) -> Find:
         ours, theirs = config.model_dump(), run.config.model_dump()
         key = next(key for key in ours if ours[key] != theirs[key])
         raise RunFolderError(f"{path} holds another run: its {key} is {theirs[key]!r}, not {ours[key]!r}")
-    rounds = [record.round for record in run.records]
-    if rounds != sorted(set(rounds)):
-        raise RunFolderError(f"{path / 'metrics.jsonl'} is damaged: its rounds are not in order")
     _, problems = folder.latest()
-    if run.status not in ("finished", "diverged"):
+    ended = folder.status().get("status")  # as written down: load_run says "running" of any folder that a process holds
+    if ended not in ("finished", "diverged"):
         return Find("begun", "; ".join(problems))
     if problems:
         raise RunFolderError("; ".join(problems))
-    if run.status == "diverged":
-        return Find("diverged", str(folder.status().get("reason", "diverged")), run)
+    if ended == "diverged":
+        return Find("diverged", run.reason or "diverged", run)
     due = {*range(0, config.rounds, config.eval_every or config.rounds), config.rounds}
-    if missing := sorted(due - set(rounds)):
+    if missing := sorted(due - {record.round for record in run.records}):
         raise RunFolderError(f"{path / 'metrics.jsonl'} is damaged: round {missing[0]} is missing")
     return Find("finished", run=run)
 

@@ -1,16 +1,16 @@
-"""The picture: accuracy against rounds, with confidence bands. altair draws, vl-convert writes PNG and SVG."""
+"""What all charts share: altair draws, in these colours and dashes; vl-convert writes PNG, SVG and PDF."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgbo.core.errors import MissingExtraError
-from fedgbo.reports.load import Group
-from fedgbo.reports.paired import confidence
 
 # Okabe and Ito's colours for the colour-blind, and dashes so that black-and-white print works too.
 COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00"]
-DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [1, 3], [10, 4], [4, 2, 1, 2], [3, 5]]
+DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [8, 2, 2, 2, 2, 2], [10, 4], [4, 2, 1, 2], [3, 5]]
+
+SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def altair() -> Any:
@@ -22,57 +22,19 @@ def altair() -> Any:
     return alt
 
 
-def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
-    """Return an altair chart of mean accuracy over seeds against rounds."""
-    alt = altair()
-    rows = [
-        {"algorithm": g.label, "round": r, "accuracy": 100 * m, "low": 100 * (m - h), "high": 100 * (m + h)}
-        for g in groups
-        for r, m, h in zip(g.rounds, g.accuracy.mean(axis=0), _bands(g), strict=True)
-    ]
-    seeds = max(len(group.runs) for group in groups)
-    names = [group.label for group in groups]
-    floor = 10 * (max(row["accuracy"] for row in rows) // 20)  # the upper half of what was reached is what is compared
-    colours = alt.Scale(domain=names, range=cycled(COLOURS, len(names)))
-    dashes = alt.Scale(domain=names, range=cycled(DASHES, len(names)))
-    legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1)
-    colour = alt.Color("algorithm:N", scale=colours, legend=legend)
-    table = alt.Data(values=rows)
-    base = alt.Chart(table).encode(x=alt.X("round:Q", title="communication rounds"))
-    height = alt.Scale(domain=[floor, 100])
-    band = base.mark_area(opacity=0.1, clip=True).encode(
-        y=alt.Y("low:Q", title="test accuracy (%)", scale=height),
-        y2="high:Q",
-        color=colour,
-    )
-    line = base.mark_line(strokeWidth=2, clip=True).encode(
-        y=alt.Y("accuracy:Q", scale=height),
-        color=colour,
-        strokeDash=alt.StrokeDash("algorithm:N", scale=dashes, legend=legend),
-    )
-    subtitle = f"mean of {seeds} seeds, bands: 95% confidence interval" if seeds > 1 else "one seed"
-    return (
-        (band + line)
-        .properties(width=640, height=400, title=alt.Title(title, subtitle=subtitle, anchor="start"))
-        .configure_axis(grid=True, gridOpacity=0.4)
-        .configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
-    )
-
-
 def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Write the chart in several formats (png, svg, pdf) beside each other; return the files."""
-    files = [path.with_name(f"{path.name}.{kind}") for kind in kinds]
+    """Write the chart in several formats (png, svg, pdf) beside each other; return the files.
+
+    `path` may end in one of them, as a user would write it; any other full stop is part of the name.
+    """
+    stem = path.with_suffix("") if path.suffix.lower() in SUFFIXES else path
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
     try:
         for file in files:
             chart.save(file, scale_factor=2 if file.suffix == ".png" else 1)
     except (ImportError, ValueError) as error:
         raise MissingExtraError(f"charts need vl-convert: pip install 'fedgbo[charts]' ({error})") from error
     return files
-
-
-def _bands(group: Group) -> Any:
-    half = confidence(group.accuracy)
-    return [0.0 if h != h else h for h in half]  # a single seed has no band
 
 
 def cycled(values: list[Any], count: int) -> list[Any]:

@@ -1,16 +1,17 @@
 """Read run folders, and put the runs that differ only in their seed together."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from fedgbo.core.errors import RunFolderError
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.execute import read_config
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Record
 
@@ -23,8 +24,10 @@ class RunData:
 
     path: Path
     config: RunConfig
-    status: str
+    status: str  # finished, stopped, interrupted, diverged; running; died: neither ended nor running
     records: tuple[Record, ...]
+    rounds: int = 0  # planned
+    reason: str = ""  # why it diverged
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +47,40 @@ class Group:
 
 
 def load_run(path: Path) -> RunData:
-    """Read one run folder."""
+    """Read one run folder; raise RunFolderError, naming the file, on anything that no run of ours would write."""
     folder = RunFolder(path)
-    status = folder.status().get("status")
+    config, ended = _config(folder), folder.status()
+    records = tuple(folder.records())
+    for before, record in pairwise(records):
+        if record.round <= before.round:
+            file, told = path / "metrics.jsonl", f"round {record.round} does not follow round {before.round}"
+            raise RunFolderError(f"{file} is damaged: {told}")
+    planned = [config.rounds, ended.get("rounds"), *(record.round for record in records[-1:])]
+    rounds = max(number for number in planned if isinstance(number, int))  # a resumed run may go on for longer
+    return RunData(path, config, _status(folder, ended), records, rounds, str(ended.get("reason", "")))
+
+
+def _config(folder: RunFolder) -> RunConfig:
+    """Read what the run is; also of one that was begun from Python, which has a digest of its initial parameters."""
+    content = {key: value for key, value in folder.config().items() if key != "initial_params"}
+    try:
+        config = RunConfig(**content)
+        for table in (config.task, config.algorithm):
+            if not isinstance(table["name"], str):
+                raise TypeError("a name is no text")
+        _ = config.label
+    except (ValidationError, TypeError, KeyError, AttributeError) as error:
+        raise RunFolderError(f"{folder.path / 'run.json'} is damaged: {error}") from error
+    return config
+
+
+def _status(folder: RunFolder, ended: Mapping[str, Any]) -> str:
+    if folder.in_use():  # whatever status.json says: a resumed run still has the one of its last end
+        return "running"
+    status = ended.get("status")
     if not isinstance(status, str):
-        raise RunFolderError(f"{path / 'status.json'} is damaged: its status is {status!r}")
-    return RunData(path, read_config(path), status, tuple(folder.records()))
+        raise RunFolderError(f"{folder.path / 'status.json'} is damaged: its status is {status!r}")
+    return "died" if status == "running" else status
 
 
 def group_runs(runs: Iterable[RunData]) -> list[Group]:

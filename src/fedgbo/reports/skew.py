@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.core.errors import MissingExtraError
 from fedgbo.core.random import permutation
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.store import Array
+from fedgbo.reports.chart import altair
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,24 +45,38 @@ def label_skew(data: FederatedData, most: int = 40) -> Skew:
 
 def skew_chart(skew: Skew, title: str) -> Any:
     """Return an altair heat map: clients by classes, darker where a client has more of a class."""
-    try:
-        import altair as alt
-    except ImportError as error:
-        raise MissingExtraError("charts need altair: pip install 'fedgbo[charts]'") from error
+    alt = altair()
+    shade = alt.Color("share:Q", title="share", scale=alt.Scale(scheme="blues", domain=[0, 1]))
+    return _heat_map(skew).encode(color=shade).properties(width=640, title=title)
+
+
+def live_skew_chart(skew: Skew, colour: str) -> dict[str, Any]:
+    """Return the specification of the page's heat map: one colour, more opaque where a client has more of a class."""
+    alt = altair()
+    shade = alt.Opacity("share:Q", title="share", scale=alt.Scale(domain=[0, 1], range=[0.08, 1]))
+    chart = _heat_map(skew).encode(opacity=shade, color=alt.value(colour)).properties(width="container")
+    spec: dict[str, Any] = chart.to_dict()
+    for part in ("config", "$schema"):
+        spec.pop(part)
+    return spec
+
+
+def _heat_map(skew: Skew) -> Any:
+    alt = altair()
     shares = skew.counts / skew.counts.sum(axis=1, keepdims=True)
     rows = [
-        {"client": str(client), "class": label, "share": float(shares[i, label])}
+        {"client": str(client), "class": label, "share": round(float(shares[i, label]), 4)}
         for i, client in enumerate(skew.clients)
         for label in np.flatnonzero(skew.counts[i]).tolist()
     ]
-    table = alt.Data(values=rows)  # type: ignore[no-untyped-call]
+    labels = alt.X("class:O", title="class", scale=alt.Scale(domain=list(range(skew.counts.shape[1]))))
     return (
-        alt.Chart(table)
+        alt.Chart(alt.Data(values=rows))
         .mark_rect()
         .encode(
-            x=alt.X("class:O", title="class", scale=alt.Scale(domain=list(range(skew.counts.shape[1])))),
+            x=labels.axis(labelOverlap=True),
             y=alt.Y("client:N", title="client", sort=[str(client) for client in skew.clients]),
-            color=alt.Color("share:Q", title="share", scale=alt.Scale(scheme="blues", domain=[0, 1])),
+            tooltip=["client:N", "class:O", alt.Tooltip("share:Q", format=".0%")],
         )
-        .properties(width=640, height=14 * len(skew.clients), title=title)
+        .properties(height=14 * len(skew.clients))
     )

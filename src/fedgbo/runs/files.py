@@ -1,19 +1,19 @@
 """Files that are there whole or not at all."""
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write to a temporary file beside `path`, then rename: a crash leaves the old file or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # with the permissions that any new file gets
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -24,6 +25,7 @@ from fedgbo.runs.record import Record
 
 FORMAT = 1
 KEEP = 2  # checkpoints
+TRIES, PAUSE = 10, 0.02  # of claiming a folder: `in_use` in another process may hold it for a moment
 
 
 class RunFolder:
@@ -88,12 +90,28 @@ class RunFolder:
     def lock(self) -> None:
         """Claim the folder for this process until `close`."""
         self._lock = (self.path / "lock").open("a")
+        for left in reversed(range(TRIES)):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if left:
+                    time.sleep(PAUSE)
+                    continue
+                self._lock.close()
+                self._lock = None
+                raise FolderBusyError(f"{self.path} is in use by another process; wait for it or stop it") from error
+
+    def in_use(self) -> bool:
+        """Return whether a process is writing into the folder at this moment; a process that died is not."""
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._lock.close()
-            self._lock = None
-            raise FolderBusyError(f"{self.path} is in use by another process; wait for it or stop it") from error
+            with (self.path / "lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # no lock file: nobody ever claimed it, or it was copied without
+            return False
+        return False
 
     def close(self) -> None:
         """Give the folder free."""
@@ -113,12 +131,15 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
-        *lines, _cut_off = path.read_text(encoding="utf-8").split("\n")
+        try:
+            *lines, _cut_off = path.read_text(encoding="utf-8").split("\n")
+        except (OSError, ValueError) as error:
+            raise RunFolderError(f"{path} cannot be read: {error}") from error
         records = []
         for number, line in enumerate(lines, start=1):
             try:
                 records.append(Record.of_line(line))
-            except (ValueError, RunFolderError) as error:
+            except (ValueError, TypeError, RecursionError, RunFolderError) as error:
                 raise RunFolderError(f"{path}, line {number} is damaged: {error}") from error
         return records
 
@@ -156,7 +177,7 @@ class RunFolder:
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise RunFolderError(f"{self.path} is not a run folder: it has no {name}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(f"{path} cannot be read: {error}") from error
         if not isinstance(content, dict):
             raise RunFolderError(f"{path} is damaged: it holds no table")

@@ -1,0 +1,240 @@
+"""The page in a real browser: drawn, hovered, zoomed, switched, printed; and what a hostile run folder cannot do."""
+
+import sys
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from html.parser import HTMLParser
+
+import pytest
+
+from fedgbo.core.errors import MissingExtraError
+from fedgbo.reports.collect import collect
+from fedgbo.reports.page import build_page
+from fedgbo.reports.page.build import _library
+from fedgbo.reports.sections import sections_of
+from fedgbo.reports.tasks import Labels, labels_of
+from fedgbo.runs.record import Record
+from tests.reports.conftest import write_run
+from tests.reports.runs import FEDAVG, FEDGBO
+
+HOSTILE = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>{{7*7}}&"\''
+
+
+@dataclass(frozen=True)
+class Drifting(Record):
+    drift: dict[str, float] | None = None
+
+
+def drifting(run):
+    """The run with a measured drift in each of its records."""
+    drift = {"cosine": 0.2, "error": 0.5, "bound": 0.9, "no such thing": 1.0}
+    return replace(run, records=tuple(Drifting(**{**vars(record), "drift": drift}) for record in run.records))
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A page of two sections, with everything that a page can have."""
+    folder = tmp_path_factory.mktemp("report")
+    write = partial(write_run, folder)
+    runs = [write(FEDAVG, seed, [0.1, 0.4 + seed / 20, 0.6, 0.7]) for seed in range(2)]
+    runs += [write(FEDGBO, seed, [0.1, 0.7, 0.8 + seed / 20, 0.9]) for seed in range(2)]
+    runs += [write(FEDAVG, 9, [0.1, 0.2], name="dead", status=None, local_steps=5)]
+    sections = sections_of([drifting(run) for run in runs])
+    file = folder / "report.html"
+    file.write_text(build_page(sections, [labels_of(section) for section in sections], []), encoding="utf-8")
+    return file
+
+
+def text(page, selector):
+    return page.evaluate(f"document.querySelector({selector!r}).textContent")
+
+
+def lines(page):
+    """The strokes of the curves that are drawn in the first chart."""
+    return page.evaluate("""[...document.querySelectorAll('#digits-K-10-curves .plot g.mark-line path')]
+        .map((path) => getComputedStyle(path).stroke)""")
+
+
+def domain(page, axis):
+    return page.evaluate(f"document.querySelector('#digits-K-10-curves').view.scale('{axis}').domain()")
+
+
+def point(page, algorithm, t):
+    """Where a point of the first chart is on the screen."""
+    return page.evaluate(f"""(() => {{
+        const chart = document.querySelector('#digits-K-10-curves');
+        const data = JSON.parse(chart.querySelector('script').text);
+        const p = data.points.find((p) => p.algorithm === {algorithm!r} && p.round === {t});
+        const box = chart.querySelector('.plot svg').getBoundingClientRect(), [left, top] = chart.view.origin();
+        return [box.x + left + chart.view.scale('x')(p.round), box.y + top + chart.view.scale('y')(p.accuracy)];
+    }})()""")
+
+
+@pytest.mark.browser
+def test_the_page_in_a_browser(page, report):
+    page.size(1100, 900)
+    page.media(scheme="light")
+    page.open(report)
+    assert page.evaluate("document.querySelectorAll('.chart .plot svg').length") == 6  # curves, drift, labels; twice
+    assert lines(page) == ["rgb(0, 0, 0)", "rgb(0, 114, 178)"]
+    assert page.evaluate("document.querySelectorAll('#digits-K-10-curves g.mark-area path').length") == 2
+    hover_and_zoom(page)
+    switch_algorithms(page)
+    choose_axes(page)
+    assert page.requests() == []
+    assert page.errors() == []
+
+
+def hover_and_zoom(page):
+    page.evaluate("document.querySelector('#digits-K-10-curves .plot').scrollIntoView({block: 'center'})")
+    x, y = point(page, "fedgbo-sgdm", 20)
+    for nudge in (3, 1):
+        page.pointer("mouseMoved", x + nudge, y + nudge)
+    page.wait_for("document.querySelector('#vg-tooltip-element.visible')")
+    tip = text(page, "#vg-tooltip-element")
+    assert all(part in tip for part in ("fedgbo-sgdm", "82.5", "95% interval from", "communication rounds", "20"))
+    for kind, place in (("mousePressed", x), ("mouseMoved", x + 100), ("mouseReleased", x + 100)):
+        page.pointer(kind, place, y, button="left", buttons=1)
+    page.wait_for("document.querySelector('#digits-K-10-curves').view.scale('x').domain()[0] < 0")  # dragged
+    page.click("#digits-K-10-curves .reset")
+    page.wait_for("document.querySelector('#digits-K-10-curves').view.scale('x').domain()[0] === 0")
+    page.click("#digits-K-10-curves .in")
+    page.wait_for("document.querySelector('#digits-K-10-curves').view.scale('x').domain()[0] > 4")
+    assert domain(page, "x") == pytest.approx([5, 25])
+    x, y = point(page, "fedavg", 10)
+    page.pointer("mouseWheel", x, y, deltaX=0, deltaY=-200, modifiers=8)  # with Shift
+    page.wait_for("document.querySelector('#digits-K-10-curves').view.scale('x').domain()[1] < 24")
+    page.click("#digits-K-10-curves .reset")
+
+
+def switch_algorithms(page):
+    page.click("#digits-K-10-curves .legend label:first-of-type")
+    page.wait_for("document.querySelectorAll('#digits-K-10-curves .plot g.mark-line path').length === 1")
+    assert lines(page) == ["rgb(0, 114, 178)"]
+    page.evaluate("document.querySelector('#digits-K-10-curves .legend input').focus()")
+    page.key(" ", 32)  # the keyboard does it too
+    page.wait_for("document.querySelectorAll('#digits-K-10-curves .plot g.mark-line path').length === 2")
+
+
+def choose_axes(page):
+    titles = """[...document.querySelectorAll('#digits-K-10-curves .plot .role-axis-title text')]
+        .map((t) => t.textContent).join()"""
+    for x, y, wanted, end in (
+        ("upload_bytes", "accuracy", "upload of all clients (KiB),test accuracy (%)", 3000 / 1024),
+        ("download_bytes", "loss", "download of all clients (KiB),test loss", 6000 / 1024),
+        ("flops", "train_loss", "work on all clients (MFLOPs),training loss", 30),
+        ("seconds", "accuracy", "wall-clock time (seconds),test accuracy (%)", 3),
+    ):
+        for name, value in (("x", x), ("y", y)):
+            page.evaluate(f"""(() => {{ const s = document.querySelector('#digits-K-10-curves select.{name}');
+                s.value = '{value}'; s.dispatchEvent(new Event('change')); }})()""")
+        page.wait_for(f"{titles} === {wanted!r}")
+        assert domain(page, "x")[1] == pytest.approx(end, rel=0.2)
+    page.click("#digits-K-10-curves .log-x")
+    page.wait_for("document.querySelector('#digits-K-10-curves').view.scale('x').type === 'log'")
+    page.click("#digits-K-10-curves .log-y")
+    page.wait_for("document.querySelector('#digits-K-10-curves').view.scale('y').type === 'log'")
+    assert len(lines(page)) == 2
+
+
+@pytest.mark.browser
+def test_dark_phone_and_print(page, report, tmp_path):
+    page.size(390, 844, mobile=True)
+    page.media(scheme="dark")
+    page.open(report)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.querySelector('.plot svg').getBoundingClientRect().width") <= 390
+    assert lines(page)[0] == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
+    page.media("print", "dark")
+    assert lines(page)[0] == "rgb(0, 0, 0)"  # nobody prints white on black
+    dashes = """[...document.querySelectorAll('#digits-K-10-curves .plot g.mark-line path')]
+        .map((path) => getComputedStyle(path).strokeDasharray)"""
+    assert len(set(page.evaluate(dashes))) == 2  # a line can be told from another without colour
+    assert page.evaluate("getComputedStyle(document.querySelector('.controls')).display") == "none"
+    page.screenshot(tmp_path / "print.png")
+    page.pdf(tmp_path / "print.pdf")
+    assert (tmp_path / "print.pdf").read_bytes().startswith(b"%PDF")
+    page.media()
+    assert page.errors() == []
+
+
+@pytest.mark.browser
+def test_a_hostile_run_cannot_do_anything(page, write, tmp_path):
+    """Names out of a run folder are shown as they are, in the text, the charts and the tooltips."""
+    algorithm = {"name": f"x:{HOSTILE}", "optimiser": {"name": "sgd", HOSTILE: HOSTILE}}
+    write(algorithm, 0, [0.1, 0.5], name="run <b>bold</b>", task={"name": HOSTILE}, status="diverged")
+    (tmp_path / "<i>damaged").mkdir()
+    (tmp_path / "<i>damaged" / "run.json").write_text("<script>window.hacked=1</script>")
+    found = collect([tmp_path])
+    sections = sections_of(found.runs)
+    content = build_page(sections, [Labels(None, HOSTILE)], found.problems, HOSTILE)
+    (tmp_path / "report.html").write_text(content, encoding="utf-8")
+    page.size(1100, 900)
+    page.media()
+    page.open(tmp_path / "report.html")
+    plot = page.evaluate("""(() => { const b = document.querySelector('.plot svg').getBoundingClientRect();
+        return [b.x + b.width / 2, b.y + b.height / 2]; })()""")
+    for nudge in (0, 5):
+        page.pointer("mouseMoved", plot[0] + nudge, plot[1])
+    page.wait_for("document.querySelector('#vg-tooltip-element.visible')")
+    time.sleep(0.2)  # for an image's error to be handled, if there were one
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.querySelectorAll('img, b, i, main script:not([type]), table script').length") == 0
+    assert text(page, "h1") == HOSTILE
+    assert HOSTILE.lower() in text(page, ".legend label")
+    assert page.requests() == []
+    assert page.errors() == []
+
+
+class Structure(HTMLParser):
+    """Void elements aside, every element is closed; and what a screen reader needs is there."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.seen = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_the_same_each_time(report, write, tmp_path):
+    content = report.read_text()
+    structure = Structure()
+    structure.feed(content)
+    assert structure.open == []
+    tags = [tag for tag, _ in structure.seen]
+    assert tags.count("h1") == 1
+    assert tags.count("main") == 1
+    assert all(attrs.get("scope") for tag, attrs in structure.seen if tag == "th")
+    assert tags.count("table") == tags.count("caption")
+    assert "http-equiv" in content
+    assert "src=" not in content.partition("<script>")[0]
+    assert "died at round 10 of 30" in content
+    run = write(FEDAVG, 0, [0.1, 0.4], name="again")
+    again = [build_page(sections_of([run]), [Labels(None, "x")], []) for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_ones_own_task_is_not_run_unasked(write, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w').close()\n")
+    section = sections_of([write(FEDAVG, 0, [0.1], task={"name": f"{file}:task"})])[0]
+    assert "--own-tasks opens it" in labels_of(section).why_not
+    assert not (tmp_path / "it-ran").exists()
+    assert "cannot be opened here" in labels_of(section, own_files=True).why_not
+    assert (tmp_path / "it-ran").exists()
+
+
+@pytest.mark.parametrize(("module", "what"), [("jinja2", "jinja2"), ("altair", "altair"), ("vl_convert", "vl-convert")])
+def test_what_is_not_installed_is_named(write, monkeypatch, module, what):
+    monkeypatch.setitem(sys.modules, module, None)
+    _library.cache_clear()
+    with pytest.raises(MissingExtraError, match=rf"needs? {what}: pip install 'fedgbo\[charts\]'"):
+        build_page(sections_of([write(FEDAVG, 0, [0.1, 0.2])]), [Labels(None, "")], [])

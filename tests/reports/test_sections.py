@@ -1,0 +1,74 @@
+"""What is compared with what."""
+
+from fedgbo.reports.sections import sections_of, slug
+from fedgbo.reports.tables import cost_grid, costs_of, runs_grid, settings_grid, shared_settings
+from tests.reports.runs import FEDAVG, FEDGBO
+
+
+def test_a_section_for_each_task_and_number_of_steps(write):
+    runs = [
+        write(FEDGBO, 0, [0.1, 0.5], name="a"),
+        write(FEDAVG, 0, [0.1, 0.4], name="b"),
+        write(FEDAVG, 0, [0.1], name="c", local_steps=50),
+        write(FEDAVG, 0, [0.1], name="d", task={"name": "cifar100"}),
+        write(FEDAVG, 0, [0.1], name="e", task={"name": "cifar100", "data": "/x"}),
+        write(FEDAVG, 0, [0.1], name="f", task={"name": "/home/me/mine.py:../<b>"}),
+    ]
+    sections = sections_of(runs)
+    assert [section.title for section in sections] == [
+        "../<b>, K = 10",
+        "cifar100, K = 10 (task.data=default)",
+        "cifar100, K = 10 (task.data=/x)",
+        "digits, K = 10",
+        "digits, K = 50",
+    ]
+    assert len({section.slug for section in sections}) == 5
+    assert all(section.slug == slug(section.slug) for section in sections)
+    assert [line.label for line in sections[3].lines] == ["fedavg", "fedgbo-sgdm"]  # the baseline first
+
+
+def test_equal_names_are_told_apart_by_their_settings(write):
+    faster = {"name": "fedavg", "optimiser": {"name": "sgd", "lr": 0.3}}
+    runs = [
+        write(FEDAVG, 0, [0.1, 0.4], name="a"),
+        write(faster, 0, [0.1, 0.6], name="b"),
+        write(FEDGBO, 0, [0.1, 0.6]),
+    ]
+    section = sections_of(runs)[0]
+    assert [line.label for line in section.lines] == ["fedavg (lr=0.1)", "fedavg (lr=0.3)", "fedgbo-sgdm"]
+    rows, baseline = costs_of(section)
+    assert baseline.label == "fedavg (lr=0.3)"  # the one that got furthest
+    assert [row.match.round if row.match else None for row in rows] == [None, 10, 10]
+
+
+def test_what_is_left_out_is_named(write):
+    runs = [
+        write(FEDAVG, 0, [0.1, 0.2, 0.3], name="long"),
+        write(FEDAVG, 0, [0.1, 0.2], name="copy"),
+        write(FEDAVG, 1, [0.1, 0.2], name="short", status="diverged"),
+        write(FEDGBO, 0, [], name="begun", status=None),
+    ]
+    section = sections_of(runs)[0]
+    notes = {note.path.name: note.reason for note in section.notes}
+    assert notes.keys() == {"copy", "short", "begun"}
+    assert "has the same settings and seed" in notes["copy"]
+    assert "(diverged) ends at round 10: there the curve of fedavg ends" in notes["short"]
+    assert "no evaluation yet" in notes["begun"]
+    assert [[run.path.name for run in line.runs] for line in section.lines] == [["long", "short"]]
+
+
+def test_tables(write):
+    section = sections_of([write(FEDAVG, 0, [0.1, 0.5]), write(FEDAVG, 1, [0.1, 0.5]), write(FEDGBO, 0, [0.1, 0.6])])[0]
+    costs = cost_grid(section)
+    assert costs.columns[:3] == ("algorithm", "best accuracy", "rounds")
+    assert costs.rows == (
+        ("fedavg", "50.0 ± 0.0 %", "10", "1000 B", "10.0 M", "-", "-", "-", "-"),
+        ("fedgbo-sgdm", "60.0 %", "10", "1000 B", "10.0 M", "10", "1000 B", "10.0 M", "1.0x"),
+    )
+    assert shared_settings(section) == {"task": "digits", "optimiser.lr": "0.1", "local_steps": "10"}
+    assert settings_grid(section).rows == (("fedavg", "sgd", ""), ("fedgbo-sgdm", "sgdm", "0.9"))
+    assert runs_grid(section).rows[1][1:] == ("fedavg", "1", "finished", "10 of 30", "50.0%", "1.0 s")
+
+
+def test_without_accuracy_there_is_no_table_of_costs(write):
+    assert cost_grid(sections_of([write(FEDAVG, 0, [None, None])])[0]) is None
