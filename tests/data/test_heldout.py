@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedgbo.algorithms import FedAvg
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.heldout import hold_out
@@ -11,7 +12,6 @@ from fedgbo.data.windows import WINDOW, WindowSamples
 from fedgbo.engines.select import engine_for
 from fedgbo.engines.sparse import SparseEngine
 from fedgbo.optimisers import SGD
-from fedgbo.algorithms import FedAvg
 from fedgbo.runs.config import RunConfig
 from fedgbo.tasks import TASKS
 from tests.engines.sparse_tasks import sparse_samples, sparse_task
@@ -117,5 +117,5 @@ def test_a_share_that_cannot_be(share):
 
 
 def test_nothing_to_hold_out():
-    with pytest.raises(DataError, match="no client has enough samples to hold out 0.2"):
+    with pytest.raises(DataError, match=r"no client has enough samples to hold out 0.2"):
         hold_out(numbered([1, 2, 1]))

@@ -56,7 +56,7 @@ def test_a_file_that_is_none(tmp_path, text, complaint):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(ConfigError, match="the preset file .* cannot be read"):
+    with pytest.raises(ConfigError, match=r"the preset file .* cannot be read"):
         presets(str(tmp_path / "nowhere.csv"))
     with pytest.raises(ConfigError, match=r"unknown preset 'nowhere'.*your own: path/to/file.csv"):
         presets("nowhere")

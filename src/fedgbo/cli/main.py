@@ -12,6 +12,7 @@ from fedgbo.cli import data, paper
 from fedgbo.cli.compare import compare
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.run import resume, run
+from fedgbo.cli.tune import tune
 
 app = typer.Typer(
     name="fedgbo",
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(resume)
 app.command()(compare)
+app.command()(tune)
 app.command("list")(list_everything)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")

@@ -33,7 +33,6 @@ class Preset:
         """Return the table from which the algorithm is built."""
         return algorithm_table(self.algorithm, self.optimiser, self.settings)
 
-
     def line(self) -> str:
         """Return this as a line of a preset file."""
         settings = ", ".join(f"{key}={_digits(value)}" for key, value in self.settings.items())
@@ -151,11 +150,11 @@ def _rows(text: str, where: str) -> list[Preset]:
     rows = []
     for number, row in enumerate(reader, start=1):
         try:
-            names = (known_name(row[column]) for column in COLUMNS[:3])
-            rows.append(Preset(*names, local_steps=int(row["K"]), settings=_settings(row["Settings"])))
+            task, algorithm, optimiser = (known_name(row[column]) for column in COLUMNS[:3])
+            rows.append(Preset(task, algorithm, optimiser, int(row["K"]), _settings(row["Settings"])))
         except (AttributeError, TypeError, ValueError) as error:
             raise ConfigError(
-                f"{where}: row {number} must be like digits,fedgbo,sgdm,10,\"lr=0.1, beta=0.9\", not "
+                f'{where}: row {number} must be like digits,fedgbo,sgdm,10,"lr=0.1, beta=0.9", not '
                 f"{','.join(map(str, row.values()))}"
             ) from error
     return rows
