@@ -6,7 +6,7 @@ from fedgbo.algorithms import FedAvg
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.heldout import hold_out
-from fedgbo.data.samples import Samples, TensorSamples
+from fedgbo.data.samples import TensorSamples
 from fedgbo.data.sparse import SparseSamples
 from fedgbo.data.windows import WINDOW, WindowSamples
 from fedgbo.engines.select import engine_for
@@ -14,16 +14,8 @@ from fedgbo.engines.sparse import SparseEngine
 from fedgbo.optimisers import SGD
 from fedgbo.runs.config import RunConfig
 from fedgbo.tasks import TASKS
+from tests.data.forbidden import Forbidden
 from tests.engines.sparse_tasks import sparse_samples, sparse_task
-
-
-class Forbidden(Samples):
-    """A test set that must not be looked at."""
-
-    def __len__(self):
-        raise AssertionError("the test set was looked at")
-
-    batch = label_range = labels_of = take = __len__
 
 
 def numbered(sizes):
