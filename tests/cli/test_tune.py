@@ -93,6 +93,17 @@ fedgbo.cli.main.main()
     assert not (tmp_path / "t").exists()
 
 
+def test_without_a_metric_the_loss_is_what_counts(my_file, tmp_path, capsys):
+    lines = ["def lossy():", "    import dataclasses", "    return dataclasses.replace(small(), metric=None)"]
+    my_file.write_text(my_file.read_text() + "\n\n" + "\n".join(lines) + "\n")
+    asked = {"task": f"{my_file}:lossy", "algorithm": "fedavg", "search": "grid", "rounds": 2, "jobs": 1}
+    tune(["lr=0.0001,0.3"], **asked, to=tmp_path / "t", as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["measured"] == "mean held-out loss, negative"
+    assert found["settings"] == {"lr": 0.3}
+    assert found["score"] < 0
+
+
 def test_tuning_on_the_test_set_warns(my_file, tmp_path, capsys):
     asked = {"task": f"{my_file}:small", "algorithm": "fedavg", "trials": 2, "rounds": 2, "jobs": 1}
     tune(["lr=0.01:1"], **asked, on="test", to=tmp_path / "t", as_json=True)

@@ -66,10 +66,11 @@ def report(study: optuna.Study, plan: Plan, folder: Path, as_json: bool, seconds
     best = found.best
     write_atomic(folder / "preset.csv", winner(plan, best).encode())
     write_atomic(folder / "trials.csv", table(plan, found.tried).encode())
-    summary = _summary(found, plan, folder)
+    what = measured(study, plan)
+    summary = _summary(found, plan, folder, what)
     write_atomic(folder / "result.json", (json.dumps(summary, indent=2) + "\n").encode())
     try:
-        files = save_chart(_chart(found, plan), folder / "sensitivity")
+        files = save_chart(_chart(found, plan, what), folder / "sensitivity")
     except MissingExtraError as error:
         files = []
         err.print(str(error))
@@ -94,22 +95,22 @@ def _line(tried: Tried) -> str:
 
 
 def _spent(found: Outcome, seconds: float) -> str:
-    cost = found.cost
+    cost, many = found.cost, len(found.tried)
     again = f"; {found.taken_up} gone on with after a cut, {found.lost_rounds} rounds lost" if found.taken_up else ""
     return (
-        f"cost: {len(found.tried)} trials ({found.count('stopped early')} stopped early, {found.count('diverged')} "
-        f"diverged{again}), {cost.rounds} rounds, {cost.client_steps} client steps, "
+        f"cost: {many} {'trial' if many == 1 else 'trials'} ({found.count('stopped early')} stopped early, "
+        f"{found.count('diverged')} diverged{again}), {cost.rounds} rounds, {cost.client_steps} client steps, "
         f"{quantity(cost.upload_bytes, 'B', 1024)} up, {quantity(cost.flops, 'FLOP')} on clients, "
         f"{cost.seconds:.0f} s of training; {seconds:.0f} s in this command"
     )
 
 
-def _summary(found: Outcome, plan: Plan, folder: Path) -> dict[str, Any]:
+def _summary(found: Outcome, plan: Plan, folder: Path, what: str) -> dict[str, Any]:
     return {
         "out": str(folder),
         "settings": {**plan.fixed, **found.best.settings},
         "score": found.best.score,
-        "measured": measured(plan),
+        "measured": what,
         "trials": len(found.tried),
         "stopped_early": found.count("stopped early"),
         "diverged": found.count("diverged"),
@@ -119,18 +120,19 @@ def _summary(found: Outcome, plan: Plan, folder: Path) -> dict[str, Any]:
     }
 
 
-def measured(plan: Plan) -> str:
+def measured(study: optuna.Study, plan: Plan) -> str:
     """Name what the score is."""
     kind = {"curve": "mean", "best": "best", "last": "last"}[plan.score]
     where = "test" if plan.held_out is None else "held-out"
-    return f"{kind} {where} accuracy" + (f" after round {plan.warm_up}" if plan.warm_up else "")
+    what = "accuracy" if study.user_attrs["metric"] else "loss, negative"
+    return f"{kind} {where} {what}" + (f" after round {plan.warm_up}" if plan.warm_up else "")
 
 
-def _chart(found: Outcome, plan: Plan) -> Any:
+def _chart(found: Outcome, plan: Plan, what: str) -> Any:
     grid = plan.search == "grid"
     scales = [Scale(a.name, a.values if grid else None, a.decay, a.logarithmic) for a in plan.axes]
     title = f"{plan.task['name']}: {plan.algorithm} {plan.optimiser or ''}".rstrip()
-    return sensitivity_chart(found.tried, scales, title, measured(plan))
+    return sensitivity_chart(found.tried, scales, title, what)
 
 
 def _command(plan: Plan, folder: Path) -> str:

@@ -5,7 +5,7 @@ from multiprocessing import get_context
 from optuna.trial import TrialState
 
 from fedgbo.experiments.tune.alive import Watch, Worker
-from fedgbo.experiments.tune.claims import beat, claim_next, drop, standing
+from fedgbo.experiments.tune.claims import _take_up, beat, claim_next, drop, standing
 from fedgbo.experiments.tune.study import local_url, open_study, settings_of, suggest
 from tests.experiments.tune.small import small_plan, small_study
 
@@ -78,6 +78,19 @@ def test_of_two_who_take_up_the_same_the_first_has_it(tmp_path):
                 study._storage.set_trial_user_attr(trial, key, value)
         assert standing(study.trials)[0].user_attrs["worker"] == first.id
         assert claim_next(study, plan, second, Watch()) is None
+
+
+def test_a_worker_that_was_only_slow_is_believed(tmp_path):
+    plan = small_plan("lr=0.1,0.2", trials=1)
+    study = small_study(plan, tmp_path)
+    with Worker(tmp_path) as slow:
+        theirs = claim_next(study, plan, slow, Watch())
+    before = study.trials[0]
+    finish(study, theirs)  # after we had looked, and before we take it up
+    with Worker(tmp_path) as me:
+        assert _take_up(study, me, 0, before) is None
+        assert claim_next(study, plan, me, Watch()) is None
+    assert standing(study.trials)[0].state == TrialState.COMPLETE
 
 
 def test_a_worker_elsewhere_is_known_by_its_beats(tmp_path):

@@ -31,6 +31,7 @@ def test_first_settings_fill_the_box():
 
 
 def test_what_is_left_open():
+    assert plan_of("digits", "fedavg", None, [], {}).held_out == 0.2
     assert plan().trials == 30
     assert plan(budget=900).trials > 100_000
     assert plan(search="grid", trials=5).trials == 5

@@ -17,13 +17,16 @@ POINTS = 20  # of a curve
 
 
 def plan_of(task: str, algorithm: str, optimiser: str | None, ranges: Sequence[str], asked: Mapping[str, Any]) -> Plan:
-    """Return the plan; `asked` has the fields of a Plan that were given, the others are None or not there."""
+    """Return the plan; `asked` has the fields of a Plan that were given, the others are None or not there.
+
+    Only `held_out` says something by being None: to tune on the test set.
+    """
     find("task", task)
     find("algorithm", algorithm)
     if optimiser is not None:
         find("optimiser", optimiser)
     axes, fixed = axes_of(algorithm, optimiser, ranges)
-    given = {key: value for key, value in asked.items() if value is not None}
+    given = {key: value for key, value in asked.items() if value is not None or key == "held_out"}
     try:
         plan = Plan(
             task={"name": task},
@@ -31,7 +34,7 @@ def plan_of(task: str, algorithm: str, optimiser: str | None, ranges: Sequence[s
             optimiser=optimiser and known_name(optimiser),
             axes=tuple(axes),
             fixed=fixed,
-            **{"trials": UNLIMITED if "budget" in given else TRIALS, "held_out": None, **given},
+            **{"trials": UNLIMITED if "budget" in given else TRIALS, **given},
         )
     except ValidationError as error:
         item = error.errors()[0]

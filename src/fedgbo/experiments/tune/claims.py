@@ -27,14 +27,21 @@ class Claim:
 
 
 def standing(trials: Iterable[FrozenTrial]) -> dict[int, FrozenTrial]:
-    """Return the trial that counts for each index: the last attempt, and of several the one that came first."""
+    """Return the trial that counts for each index: the last attempt, and of several the one that came first.
+
+    An earlier attempt that was finished after all counts more than a later one: its worker had only been slow.
+    """
     found: dict[tuple[int, int], FrozenTrial] = {}
     fresh = 0
     for trial in sorted(trials, key=lambda trial: trial.number):
         index, attempt = trial.user_attrs.get("again", (fresh, 0))
         fresh += "again" not in trial.user_attrs
         found.setdefault((index, attempt), trial)
-    return {index: found[index, attempt] for index, attempt in sorted(found)}
+    now: dict[int, FrozenTrial] = {}
+    for index, attempt in sorted(found):
+        if index not in now or now[index].state not in (TrialState.COMPLETE, TrialState.PRUNED):
+            now[index] = found[index, attempt]
+    return now
 
 
 def claim_next(study: optuna.Study, plan: Plan, me: Worker, watch: Watch) -> Claim | None:

@@ -1,5 +1,6 @@
 """One trial: a setting's runs, seed after seed, each in a run folder, until the end or as long as it is worth it."""
 
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -104,6 +105,8 @@ def carry_out(bench: Bench, claim: Claim, trial: optuna.Trial, settings: Setting
 def _run(bench: Bench, config: RunConfig, folder: Path, runs: _Runs) -> None:
     """Run one seed from where its folder stands."""
     begun = (folder / "run.json").exists()
+    if folder.exists() and not begun:
+        shutil.rmtree(folder)  # cut off before it held anything
     kept = RunFolder(folder).records() if begun else []
     runs.curves[-1].update({record.round: record for record in kept})
     status = RunFolder(folder).status() if begun else {}

@@ -33,13 +33,14 @@ def search(plan: Plan, out: Path, url: str, name: str, jobs: int, look: Look) ->
     """
     task = plan.config({axis.name: axis.low for axis in plan.axes}, FIRST_SEED).build_task()
     study = open_study(plan, url, name)
+    study.set_user_attr("metric", task.metric is not None)
     context = get_context("spawn")
     stop, errors = context.Event(), context.SimpleQueue()
     threads = max(1, cores() // jobs)
     arguments = (plan, out, url, name, task.cohort_size, threads, stop, errors, os.getpid())
     children = [context.Process(target=_child, args=arguments) for _ in range(jobs - 1)]
-    for child in children:
-        child.start()
+    if children:
+        _start(children)
     try:
         work(Bench(study, plan, out, task.cohort_size, threads, lambda _: look(study)), lambda: look(study))
         _join(children, errors, lambda: look(study))
@@ -79,6 +80,16 @@ def _attempt(bench: Bench, claim: Claim) -> None:
         raise
 
 
+def _start(children: Sequence[BaseProcess]) -> None:
+    """Start processes that do not hear Ctrl-C, from their first moment on: it is the parent who stops them."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for child in children:
+            child.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _join(children: Sequence[BaseProcess], errors: "SimpleQueue[str]", idle: Callable[[], None]) -> None:
     while any(child.is_alive() for child in children):
         idle()
@@ -101,7 +112,6 @@ def _child(
     parent: int,
 ) -> None:
     """Work in a process of its own until done, told to stop, or left alone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
 
     def check() -> None:
         if stop.is_set() or os.getppid() != parent:
