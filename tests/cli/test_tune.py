@@ -96,11 +96,11 @@ fedgbo.cli.main.main()
 def test_without_a_metric_the_loss_is_what_counts(my_file, tmp_path, capsys):
     lines = ["def lossy():", "    import dataclasses", "    return dataclasses.replace(small(), metric=None)"]
     my_file.write_text(my_file.read_text() + "\n\n" + "\n".join(lines) + "\n")
-    asked = {"task": f"{my_file}:lossy", "algorithm": "fedavg", "search": "grid", "rounds": 2, "jobs": 1}
-    tune(["lr=0.0001,0.3"], **asked, to=tmp_path / "t", as_json=True)
+    asked = {"task": f"{my_file}:lossy", "algorithm": "fedavg", "search": "grid", "prune": 0, "rounds": 8, "jobs": 1}
+    tune(["lr=0.0001,0.1"], **asked, to=tmp_path / "t", as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found["measured"] == "mean held-out loss, negative"
-    assert found["settings"] == {"lr": 0.3}
+    assert found["settings"] == {"lr": 0.1}
     assert found["score"] < 0
 
 
