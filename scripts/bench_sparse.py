@@ -28,7 +28,7 @@ import fedgbo
 from fedgbo.engines.batches import minibatches
 from fedgbo.engines.serial import SerialEngine
 from fedgbo.runs import loop
-from fedgbo.runs.loop import sample
+from fedgbo.runs.round import sample
 from fedgbo.tasks.sent140 import sent140_synthetic
 from fedgbo.tasks.task import Task
 

@@ -33,9 +33,10 @@ from fedgbo.core.state import State
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
-from fedgbo.runs.loop import Progress, run
+from fedgbo.runs.loop import run
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
+from fedgbo.runs.round import Progress
 from fedgbo.tasks.task import Task
 
 try:

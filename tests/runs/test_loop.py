@@ -9,7 +9,7 @@ import fedgbo
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.engines.serial import SerialEngine
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.loop import sample
+from fedgbo.runs.round import sample
 from tests.conftest import make_task
 
 GBO = fedgbo.FedGBO(fedgbo.SGDm(lr=0.3, beta=0.9))

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from fedgbo.cli.console import err
 from fedgbo.experiments.jobs import Job, News
-from fedgbo.runs.loop import Callback, Progress
+from fedgbo.runs.loop import Callback
+from fedgbo.runs.round import Progress
 
 PLAIN_SECONDS = 10.0  # between two lines where there is no terminal
 

@@ -21,7 +21,8 @@ from fedgbo.core.errors import FedGBOError
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.loop import Progress, cores
+from fedgbo.runs.loop import cores
+from fedgbo.runs.round import Progress
 
 TELL_SECONDS = 0.2  # between two reports of one run
 

@@ -15,9 +15,7 @@ from torch import Tensor
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, DivergenceError, RunFolderError
-from fedgbo.core.random import check_seed, stream
-from fedgbo.core.schedule import at_round
-from fedgbo.core.state import State
+from fedgbo.core.random import check_seed
 from fedgbo.engines.allocator import keep_freed_memory
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
@@ -27,20 +25,11 @@ from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.prices import Prices
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
-from fedgbo.runs.steps import LocalSteps, check_local_steps, steps_of
+from fedgbo.runs.round import Progress, next_round
+from fedgbo.runs.steps import LocalSteps, check_local_steps
 from fedgbo.tasks.task import Task
 
 CHECKPOINT_SECONDS = 30.0  # at the latest; besides, each evaluation is followed by one
-
-
-@dataclass(frozen=True, eq=False)
-class Progress:
-    """How far a run has come; what callbacks get after every round."""
-
-    state: State
-    ledger: Ledger
-    rounds: int  # that the run will have in all
-    record: Record | None = None  # of this round, if it was evaluated
 
 
 Callback = Callable[[Progress], bool | None]
@@ -126,7 +115,7 @@ class _Loop:
                 progress = self._evaluated(progress)  # the first, or one that an interrupt cut off
             stop = self._tell(progress, history)
             while progress.ledger.round < progress.rounds and not stop:
-                progress = self._round(progress)
+                progress = next_round(self.engine, self.algorithm, self.local_steps, self.prices, progress)
                 if due := self._due(progress):
                     progress = self._evaluated(progress)
                 stop = self._tell(progress, history)
@@ -149,20 +138,6 @@ class _Loop:
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""
         return progress.ledger.round % self.eval_every == 0 or progress.ledger.round == progress.rounds
-
-    def _round(self, progress: Progress) -> Progress:
-        """One round: sample, broadcast, train, average, update."""
-        began, t, server = time.perf_counter(), progress.ledger.round, progress.state
-        task, algorithm = self.engine.task, at_round(self.algorithm, t)
-        cohort = sample(task.data.clients, task.cohort_size, self.engine.seed, t)
-        steps = steps_of(self.local_steps, cohort, t)
-        result = self.engine.train(algorithm, algorithm.broadcast(server), cohort, steps, t)
-        server = algorithm.server_update(server, result.mean, result.steps).to(server.params.dtype)
-        if (name := server.not_finite()) is not None:
-            raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
-        ledger = self.prices.booked(progress.ledger, self.algorithm, result, steps)
-        ledger = replace(ledger, seconds=ledger.seconds + time.perf_counter() - began)
-        return Progress(server, ledger, progress.rounds)
 
     def _evaluated(self, progress: Progress) -> Progress:
         """Add a record of the test scores."""
@@ -208,13 +183,6 @@ class _Loop:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def sample(clients: int, cohort_size: int, seed: int, t: int) -> list[int]:
-    """Return round t's clients: uniform, without replacement, in ascending order."""
-    drawn = stream(seed, "cohort", t).choice(clients, cohort_size, replace=False)
-    clients_drawn: list[int] = drawn.tolist()
-    return sorted(clients_drawn)
 
 
 @contextmanager
