@@ -14,8 +14,9 @@ from fedgbo.experiments.tune.score import score
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.loop import Callback, Progress
+from fedgbo.runs.loop import Callback
 from fedgbo.runs.record import Record
+from fedgbo.runs.round import Progress
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from fedgbo.experiments.tune.claims import Claim, beat, claim_next, drop, runnin
 from fedgbo.experiments.tune.plan import FIRST_SEED, Plan
 from fedgbo.experiments.tune.study import open_study, suggest
 from fedgbo.experiments.tune.trial import Bench, carry_out
-from fedgbo.runs.loop import Progress, cores
+from fedgbo.runs.loop import cores
+from fedgbo.runs.round import Progress
 
 POLL_SECONDS = 0.5  # while others are at the last trials
 Look = Callable[[optuna.Study], None]
