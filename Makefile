@@ -38,7 +38,7 @@ format: setup  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-presets: setup  ## search the digits presets again (about 40 minutes)
+presets: setup  ## search the digits presets again (112,000 rounds)
 	$(BIN)/python scripts/tune_digits.py --jobs $(JOBS)
 
 clean:  ## remove .venv and caches; runs/ stays

@@ -14,6 +14,7 @@ from fedgbo.cli.experiment import experiment
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.report import report
 from fedgbo.cli.run import resume, run
+from fedgbo.cli.tune import tune
 from fedgbo.cli.watch import watch
 
 app = typer.Typer(
@@ -29,6 +30,7 @@ app.command()(run)
 app.command()(resume)
 app.command()(compare)
 app.command()(experiment)
+app.command()(tune)
 app.command()(report)
 app.command()(watch)
 app.command("list")(list_everything)

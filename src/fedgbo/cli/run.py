@@ -32,7 +32,9 @@ def run(
         str | None, typer.Option(help="An algorithm's name, or my_file.py:Class. [default: fedgbo]")
     ] = None,
     optimiser: Annotated[str | None, typer.Option(help="An optimiser's name, or my_file.py:Class.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Tuned settings to start from, or none.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Tuned settings to start from: a name, a .csv of fedgbo tune, or none.")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Communication rounds. [default: 100]")] = None,
     local_steps: Annotated[int | None, typer.Option(help="K, local steps of a client. [default: 10]")] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed. [default: 0]")] = None,

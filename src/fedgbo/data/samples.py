@@ -30,6 +30,15 @@ class Samples(ABC):
         labels: np.ndarray[Any, np.dtype[Any]] = self.batch(rows)[1].numpy()
         return labels
 
+    @property
+    def overlap(self) -> int:
+        """How far apart two rows may be and still share content: 0, unless samples are windows over one text."""
+        return 0
+
+    def take(self, rows: Rows) -> "Samples":
+        """Return these rows, which must ascend, as samples of their own; by default row numbers and no copy."""
+        return Subset(self, rows)
+
 
 class TensorSamples(Samples):
     """Inputs and targets as two tensors in memory."""
@@ -69,6 +78,15 @@ class Subset(Samples):
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return what the others return for the chosen rows."""
         return self.samples.batch(self.rows[rows], rng)
+
+    def labels_of(self, rows: Rows) -> np.ndarray[Any, np.dtype[Any]]:
+        """Return what the others return for the chosen rows."""
+        return self.samples.labels_of(self.rows[rows])
+
+    @property
+    def overlap(self) -> int:
+        """As among all: rows that are so far apart here are at least as far apart there."""
+        return self.samples.overlap
 
     def label_range(self) -> tuple[int, int] | None:
         """Return the smallest and the largest label of all, chosen or not."""

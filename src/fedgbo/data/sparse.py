@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedgbo.core.errors import DataError
 from fedgbo.core.random import Rows
+from fedgbo.data.bags import Bags
 from fedgbo.data.samples import Samples
 from fedgbo.data.store import Array
 
@@ -59,6 +60,11 @@ class SparseSamples(Samples):
     def labels_of(self, rows: Rows) -> Array:
         """Return the labels of `rows`."""
         return self.labels[rows]
+
+    def take(self, rows: Rows) -> "SparseSamples":
+        """Return a copy of the rows: the sparse engine works on rows that lie one after the other."""
+        bags = Bags(self.indptr, self.indices, self.counts).take(rows)
+        return SparseSamples(bags.indptr, bags.indices, bags.counts, self.labels[rows])
 
     def label_range(self) -> tuple[int, int]:
         """Return the smallest and the largest label."""

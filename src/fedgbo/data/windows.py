@@ -48,6 +48,17 @@ class WindowSamples(Samples):
         labels: Array = self.text[self._first(rows) + WINDOW]
         return labels
 
+    @property
+    def overlap(self) -> int:
+        """Windows nearer than this have characters in common."""
+        return WINDOW
+
+    def take(self, rows: Rows) -> "WindowSamples":
+        """Return the rows as runs over the same text: a few numbers for each stretch of neighbours, no copy."""
+        run = np.searchsorted(self.ends, rows, side="right")
+        begins = np.flatnonzero(np.concatenate([[True], (np.diff(rows) != 1) | (np.diff(run) != 0)]))
+        return WindowSamples(self.text, self._first(rows[begins]), np.diff(np.append(begins, len(rows))))
+
     def _first(self, rows: Rows) -> Array:
         """Return where the windows begin in the text."""
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):

@@ -1,15 +1,18 @@
 """Tuned settings, kept as data: which lr, beta, ... for which task, algorithm, optimiser and K."""
 
 import csv
-from collections.abc import Mapping
+import io
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedgbo.core.errors import ConfigError, unknown
 from fedgbo.core.optimiser import Optimiser
 from fedgbo.runs.describe import find, parameters
 
+COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]
 PRESETS = {"digits": "digits.csv", "paper": "paper.csv"}  # paper: the authors' own table, to the letter
 
 # The authors' spellings of AdaptiveFedOpt's settings, and ours. FedMAX's beta is the algorithm's, and stays `beta`.
@@ -30,23 +33,26 @@ class Preset:
         """Return the table from which the algorithm is built."""
         return algorithm_table(self.algorithm, self.optimiser, self.settings)
 
+    def line(self) -> str:
+        """Return this as a line of a preset file."""
+        settings = ", ".join(f"{key}={_digits(value)}" for key, value in self.settings.items())
+        text = io.StringIO()
+        csv.writer(text).writerow([self.task, self.algorithm, self.optimiser, self.local_steps, settings])
+        return text.getvalue().rstrip()
+
+
+def preset_file(rows: Iterable[Preset]) -> str:
+    """Return what a preset file holds: a heading and the rows."""
+    return "\n".join([",".join(COLUMNS), *(row.line() for row in rows)]) + "\n"
+
 
 def presets(name: str) -> list[Preset]:
-    """Return all rows of a preset file."""
+    """Return all rows of the presets of that name, or of the user's own .csv file."""
+    if name.endswith(".csv"):
+        return _rows(_read(Path(name)), name)
     if name not in PRESETS:
-        raise ConfigError(unknown("preset", name, PRESETS))
-    text = files("fedgbo.experiments").joinpath("presets", PRESETS[name]).read_text(encoding="utf-8")
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
-    return [
-        Preset(
-            task=row["Dataset"].lower(),
-            algorithm=row["Algorithm"].lower(),
-            optimiser=row["Optimiser"].lower(),
-            local_steps=int(row["K"]),
-            settings=_settings(row["Settings"]),
-        )
-        for row in rows
-    ]
+        raise ConfigError(unknown("preset", name, PRESETS) + "; your own: path/to/file.csv, as fedgbo tune writes it")
+    return _rows(files("fedgbo.experiments").joinpath("presets", PRESETS[name]).read_text(encoding="utf-8"), name)
 
 
 def preset(
@@ -56,11 +62,21 @@ def preset(
 
     An optimiser left open is SGD or SGDm, if they are there. Where no row has this K, the nearest is taken.
     """
-    rows = [row for row in presets(name) if row.task == task.removesuffix("-synthetic") and row.algorithm == algorithm]
+    tasks = (task, task.removesuffix("-synthetic"))
+    rows = [row for row in presets(name) if row.task in tasks and row.algorithm == algorithm]
     rows = [row for row in rows if optimiser in (None, row.optimiser)]
     order = ("sgd", "sgdm", "rmsprop", "adam")
-    away = local_steps or 0
-    return min(rows, key=lambda row: (order.index(row.optimiser), abs(row.local_steps - away)), default=None)
+
+    def distance(row: Preset) -> tuple[bool, int, int]:
+        first = order.index(row.optimiser) if row.optimiser in order else len(order)
+        return row.task != task, first, abs(row.local_steps - (local_steps or 0))
+
+    return min(rows, key=distance, default=None)
+
+
+def known_name(text: str) -> str:
+    """Return the name as presets have it: ours in lower case, file.py:Class as the user wrote it."""
+    return text if ":" in text else text.lower()
 
 
 def preset_of(task: str) -> str | None:
@@ -118,6 +134,39 @@ def _accepted(table: Mapping[str, Any], made: Any, slots: Mapping[str, Any]) -> 
     if len(slots) > 1:
         known.append("server_lr")
     return f"it takes {', '.join(dict.fromkeys(known))}"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the preset file {file} cannot be read: {error}") from error
+
+
+def _rows(text: str, where: str) -> list[Preset]:
+    reader = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    if list(reader.fieldnames or ()) != COLUMNS:
+        raise ConfigError(f"{where} is no preset file; its first line must be {','.join(COLUMNS)}")
+    rows = []
+    for number, row in enumerate(reader, start=1):
+        try:
+            task, algorithm, optimiser = (known_name(row[column]) for column in COLUMNS[:3])
+            rows.append(Preset(task, algorithm, optimiser, int(row["K"]), _settings(row["Settings"])))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f'{where}: row {number} must be like digits,fedgbo,sgdm,10,"lr=0.1, beta=0.9", not '
+                f"{','.join(map(str, row.values()))}"
+            ) from error
+    return rows
+
+
+def _digits(value: float) -> str:
+    """Six digits where they say it all.
+
+    >>> _digits(0.1), _digits(1e-05), _digits(1 / 3)
+    ('0.1', '1e-05', '0.3333333333333333')
+    """
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
 def _settings(text: str) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedgbo.core.errors import ConfigError, FedGBOError, unknown
-from fedgbo.experiments.presets import Preset, algorithm_table, preset, preset_of, presets
+from fedgbo.experiments.presets import Preset, algorithm_table, known_name, preset, preset_of, presets
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find
 
@@ -29,7 +29,7 @@ class Request(BaseModel):
     algorithm: str | Table = "fedgbo"
     optimiser: str | None = None
     objective: Table | list[Table] | None = None
-    preset: str | None = None  # a name, or "none"; by default the task's own, where it has one
+    preset: str | None = None  # a name, a .csv file, or "none"; by default the task's own, where it has one
     lr: Setting = None
     server_lr: Setting = None
     beta: Setting = None
@@ -71,7 +71,7 @@ class Request(BaseModel):
         optimiser, note = self.optimiser, None
         if chosen != "none":
             steps = self.local_steps if isinstance(self.local_steps, int) else None
-            row = preset(chosen, task, algorithm.lower(), optimiser, steps)
+            row = preset(chosen, task, known_name(algorithm), optimiser and known_name(optimiser), steps)
             if self.preset and (row is None or steps not in (None, row.local_steps)):
                 raise ConfigError(_no_row(chosen, task, algorithm, optimiser, steps))
             if row is not None:
@@ -168,6 +168,6 @@ def _note(name: str, row: Preset, given: Mapping[str, Any], steps: int | None) -
 
 def _no_row(name: str, task: str, algorithm: str, optimiser: str | None, steps: int | None) -> str:
     asked = ", ".join(str(part) for part in (task, algorithm, optimiser, f"K={steps}" if steps else None) if part)
-    rows = [row for row in presets(name) if row.task == task.removesuffix("-synthetic")]
+    rows = [row for row in presets(name) if row.task in (task, task.removesuffix("-synthetic"))]
     have = sorted({f"{row.algorithm} {row.optimiser} K={row.local_steps}" for row in rows})
     return f"preset {name} has no settings for {asked}; it has: {', '.join(have) or 'nothing for this task'}"

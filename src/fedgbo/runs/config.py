@@ -4,13 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.random import permutation
-from fedgbo.data.samples import Subset
+from fedgbo.data.heldout import hold_out
 from fedgbo.runs.describe import build, describe
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
@@ -32,6 +33,7 @@ class RunConfig(BaseModel):
     clients_per_round: int | Literal["all"] | None = None  # None: as the task has it
     batch_size: int | Literal["full"] | None = None  # None: as the task has it
     test_samples: int | None = None  # a fixed random sample of the test set; None: all of it
+    held_out: float | None = None  # test on this share of every client's training samples; None: on the test set
     metrics: list[str] = []  # measured in every round: see fedgbo.runs.metrics
 
     def build_task(self) -> Task:
@@ -44,11 +46,12 @@ class RunConfig(BaseModel):
             changes["clients_per_round"] = None if self.clients_per_round == "all" else self.clients_per_round
         if self.batch_size is not None:
             changes["batch_size"] = None if self.batch_size == "full" else self.batch_size
+        data = task.data if self.held_out is None else hold_out(task.data, self.held_out)
         if self.test_samples is not None:
             whole("test_samples", self.test_samples)
-            rows = permutation(len(task.data.test), 0, "test sample")[: self.test_samples]
-            changes["data"] = replace(task.data, test=Subset(task.data.test, rows))
-        return replace(task, **changes)
+            rows = np.sort(permutation(len(data.test), 0, "test sample")[: self.test_samples])
+            data = replace(data, test=data.test.take(rows))
+        return replace(task, data=data, **changes)
 
     def build_algorithm(self) -> FederatedAlgorithm:
         """Build the algorithm."""

@@ -19,14 +19,12 @@ CLIENTS = 50
 ALPHA = 0.05  # of the label skew: most clients have one or two digits
 
 
-def digits(*, validation: bool = False) -> Task:
-    """Build the task. `validation` tests on held-out training data instead, for tuning that never sees the test."""
+def digits() -> Task:
+    """Build the task."""
     with files("fedgbo.data").joinpath("digits.npz").open("rb") as file, np.load(file, allow_pickle=False) as store:
         images, labels = store["images"], store["labels"]
     order = stream(0, "digits").permutation(len(labels))
     test, train = order[:360], order[360:]
-    if validation:
-        test, train = train[:288], train[288:]
     x = torch.from_numpy(images).float().div_(16).unsqueeze(1)  # (N, 1, 8, 8), in 0 ... 1
     y = torch.from_numpy(labels).long()
     parts = [train[rows] for rows in dirichlet(labels[train], CLIENTS, ALPHA)]
