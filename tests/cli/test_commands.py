@@ -134,3 +134,18 @@ def test_a_run_begun_from_python_is_not_for_the_command(tmp_path, task):
     done = call("resume", tmp_path / "run")
     assert done.exit_code == 4
     assert "was begun from Python; go on with fedgbo.run(" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [
+        ("run", "[default: runs/<name>-<time>]"),
+        ("compare", "[default: sgdm]"),
+        ("experiment", "[default: the cores]"),
+        ("tune", "[default: 30; a grid: all]"),
+        ("report", "[default: report.html, unless"),
+    ],
+)
+def test_the_help_has_the_defaults(command, default):
+    """rich would take an unescaped [default: ...] for markup and swallow it."""
+    assert default in call(command, "--help").stdout

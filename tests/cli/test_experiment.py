@@ -179,5 +179,5 @@ def test_the_example_of_the_documentation_runs(place):
     assert ": 17 runs: 17 missing" in call(place, "example.toml", "--dry-run", "--out", place / "example").stdout
     small = ["--scale", 0.02, "test_samples=20", "clients_per_round=2", "local_steps=1"]
     done = call(place, "example.toml", *small, "--out", place / "example")
-    assert "fedgbo-sgdm beta=0.5" in done.stdout
+    assert "fedgbo-sgdm (beta=0.5)" in done.stdout
     assert (place / "example" / "example-scale0.02-test_samples20-clients_per_round2-local_steps1.md").exists()

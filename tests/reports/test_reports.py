@@ -72,3 +72,11 @@ def test_the_chart_is_drawn(write, tmp_path):
     assert all(text in svg.read_text() for text in ("a title", "fedgbo-sgdm", "95% confidence"))
     spec = json.loads(accuracy_chart(groups, "a title").to_json())
     assert spec["layer"][0]["encoding"]["y2"]["field"] == "accuracy_high"
+
+
+def test_a_picture_is_named_as_it_was_asked_for(write, tmp_path):
+    """The end of a name is cut only if it is a picture's: 0.01 is none."""
+    chart = accuracy_chart(group_runs([write(FEDAVG, 0, [0.1, 0.5])]), "a title")
+    for asked in ("a.png", "a.SVG", "a"):
+        assert [file.name for file in save_chart(chart, tmp_path / asked, ["svg"])] == ["a.svg"]
+    assert save_chart(chart, tmp_path / "x-scale0.01", ["svg"])[0].name == "x-scale0.01.svg"

@@ -1,8 +1,13 @@
 """What is compared with what."""
 
 from fedgbo.reports.sections import sections_of, slug
-from fedgbo.reports.tables import cost_grid, costs_of, runs_grid, settings_grid, shared_settings
+from fedgbo.reports.summary import baseline_of, summarise
+from fedgbo.reports.tables import cost_table, runs_table, settings_table, shared_settings
 from tests.reports.runs import FEDAVG, FEDGBO
+
+
+def texts(table):
+    return [tuple(cell.ours for cell in row) for row in table.rows]
 
 
 def test_a_section_for_each_task_and_number_of_steps(write):
@@ -36,9 +41,12 @@ def test_equal_names_are_told_apart_by_their_settings(write):
     ]
     section = sections_of(runs)[0]
     assert [line.label for line in section.lines] == ["fedavg (lr=0.1)", "fedavg (lr=0.3)", "fedgbo-sgdm"]
-    rows, baseline = costs_of(section)
-    assert baseline.label == "fedavg (lr=0.3)"  # the one that got furthest
+    assert baseline_of(section.groups()).label == "fedavg (lr=0.3)"  # the one that got furthest
+    rows = summarise(section.groups())
     assert [row.match.round if row.match else None for row in rows] == [None, 10, 10]
+    nothing = ("-",) * 6
+    assert texts(cost_table(section))[0][5:] == ("-", "-", "-", "-", "-20.0", "-")
+    assert texts(cost_table(section))[1][5:] == nothing
 
 
 def test_what_is_left_out_is_named(write):
@@ -59,16 +67,17 @@ def test_what_is_left_out_is_named(write):
 
 def test_tables(write):
     section = sections_of([write(FEDAVG, 0, [0.1, 0.5]), write(FEDAVG, 1, [0.1, 0.5]), write(FEDGBO, 0, [0.1, 0.6])])[0]
-    costs = cost_grid(section)
-    assert costs.columns[:3] == ("algorithm", "best accuracy", "rounds")
-    assert costs.rows == (
-        ("fedavg", "50.0 ± 0.0 %", "10", "1000 B", "10.0 M", "-", "-", "-", "-"),
-        ("fedgbo-sgdm", "60.0 %", "10", "1000 B", "10.0 M", "10", "1000 B", "10.0 M", "1.0x"),
-    )
+    costs = cost_table(section)
+    assert costs.columns[:3] == ("Algorithm", "Best accuracy (%)", "Rounds")
+    assert texts(costs) == [
+        ("fedavg", "50.0 ± 0.0", "10", "1000 B", "10.0 M", "-", "-", "-", "-", "-", "-"),
+        ("fedgbo-sgdm", "60.0", "10", "1000 B", "10.0 M", "10", "1000 B", "10.0 M", "1.0x", "+10.0", "-"),
+    ]
+    assert [row[1].strong for row in costs.rows] == [False, True]
     assert shared_settings(section) == {"task": "digits", "optimiser.lr": "0.1", "local_steps": "10"}
-    assert settings_grid(section).rows == (("fedavg", "sgd", ""), ("fedgbo-sgdm", "sgdm", "0.9"))
-    assert runs_grid(section).rows[1][1:] == ("fedavg", "1", "finished", "10 of 30", "50.0%", "1.0 s")
+    assert texts(settings_table(section)) == [("fedavg", "sgd", ""), ("fedgbo-sgdm", "sgdm", "0.9")]
+    assert texts(runs_table(section))[1][1:] == ("fedavg", "1", "finished", "10 of 30", "50.0%", "1.0 s")
 
 
 def test_without_accuracy_there_is_no_table_of_costs(write):
-    assert cost_grid(sections_of([write(FEDAVG, 0, [None, None])])[0]) is None
+    assert cost_table(sections_of([write(FEDAVG, 0, [None, None])])[0]) is None

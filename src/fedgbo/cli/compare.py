@@ -29,20 +29,25 @@ from fedgbo.runs.loop import cores
 def compare(
     algorithms: Annotated[
         list[str] | None,
-        typer.Argument(help="Names, name:optimiser (fedgbo:adam), my_file.py:Class, or all. [default: all]"),
+        typer.Argument(help="Names, name:optimiser (fedgbo:adam), my_file.py:Class, or all. \\[default: all]"),
     ] = None,
     task: Annotated[str, typer.Option(help="A task's name, or my_file.py:function.")] = "digits",
-    optimiser: Annotated[str | None, typer.Option(help="For the algorithms that take one. [default: sgdm]")] = None,
+    optimiser: Annotated[str | None, typer.Option(help="For the algorithms that take one. \\[default: sgdm]")] = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0, 1, ... for each algorithm.")] = 3,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds. [default: 100]")] = None,
-    local_steps: Annotated[int | None, typer.Option(help="K, local steps of a client. [default: 10]")] = None,
-    eval_every: Annotated[int | None, typer.Option(help="Rounds between evaluations.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Tuned settings to start from, or none.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds. \\[default: 100]")] = None,
+    local_steps: Annotated[int | None, typer.Option(help="K, local steps of a client. \\[default: 10]")] = None,
+    eval_every: Annotated[
+        int | None, typer.Option(help="Rounds between evaluations. \\[default: so that there are 100]")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Tuned settings to start from: a name, a .csv of fedgbo tune, or none.")
+    ] = None,
     test_samples: Annotated[int | None, typer.Option(help="Evaluate on a fixed random sample of the test set.")] = None,
     lr: Annotated[float | None, typer.Option(help="The same clients' learning rate for all.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Runs at the same time. [default: the cores]")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at the same time. \\[default: the cores]")] = None,
     to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the comparison. [default: runs/compare-<task>-<time>]")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the comparison. \\[default: runs/compare-<task>-<time>]"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,

@@ -26,7 +26,7 @@ from fedgbo.runs.describe import build, find, parameters
 app = typer.Typer(no_args_is_help=True, help="Public data sets: fetch their files, pack them once, look at them.")
 Folder = Annotated[
     Path | None,
-    typer.Option("--data", help="The data folder. [default: $FEDGBO_DATA, else ~/.cache/fedgbo]", show_default=False),
+    typer.Option("--data", help="The data folder. \\[default: $FEDGBO_DATA, else ~/.cache/fedgbo]", show_default=False),
 ]
 
 

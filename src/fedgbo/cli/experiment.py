@@ -17,22 +17,22 @@ from fedgbo.core.errors import DivergenceError, MissingExtraError, RunFolderErro
 from fedgbo.experiments.changes import Changes
 from fedgbo.experiments.experiment import Experiment, read_experiment
 from fedgbo.experiments.jobs import run_jobs
-from fedgbo.experiments.paper.render import FILES
-from fedgbo.experiments.paper.table import Table
 from fedgbo.experiments.shelf import State
 from fedgbo.experiments.summary import Section, sections, summary_table
 from fedgbo.experiments.survey import Place, Results, clear, results, survey
-from fedgbo.reports.chart import save_chart
+from fedgbo.reports.chart import bands, save_chart
 from fedgbo.reports.curves import Curve, curve, curves_csv
 from fedgbo.reports.panels import panel_chart
+from fedgbo.reports.render import FILES
+from fedgbo.reports.table import Table
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.loop import cores
 
 OverridesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings for all runs, stronger than the file's.")
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings for all runs, stronger than the file's.")
 ]
 OutOption = Annotated[Path, typer.Option("--out", "-o", help="Folder of all runs, tables and pictures.")]
-JobsOption = Annotated[int | None, typer.Option(help="Runs at the same time. [default: the cores]")]
+JobsOption = Annotated[int | None, typer.Option(help="Runs at the same time. \\[default: the cores]")]
 ScaleOption = Annotated[float, typer.Option(help="Shorten everything: 0.1 is a tenth of the rounds and seeds.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="List the runs and what is there; run nothing.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
@@ -146,10 +146,9 @@ def save_picture(
     path = to / experiment.file_name
     numbers = path.with_name(f"{path.name}-curves.csv")
     write_atomic(numbers, curves_csv(curves, experiment.heading, names).encode())
-    seeds = max(line.seeds for line in curves)
-    bands = f"mean of {seeds} seeds, bands: 95% confidence interval" if seeds > 1 else "one seed"
+    said = [*experiment.words, bands(max(line.seeds for line in curves))]
     try:
-        chart = panel_chart(curves, experiment.title, [*experiment.words, bands], value, factor)
+        chart = panel_chart(curves, experiment.title, said, value, factor)
         return [numbers, *save_chart(chart, path, ("png", "svg", "pdf"))]
     except MissingExtraError as error:
         err.print(str(error))

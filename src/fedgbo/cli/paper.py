@@ -13,10 +13,13 @@ from rich.text import Text
 from fedgbo.cli.console import clean_errors
 from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.paper import TABLES, Cell, Table
-from fedgbo.experiments.paper.render import RENDERERS
+from fedgbo.reports.render import RENDERERS
 from fedgbo.runs.files import write_atomic
 
-app = typer.Typer(no_args_is_help=True, help="The paper's tables, recomputed, each value beside the printed one.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="The paper's tables and figures, ours beside the printed ones. Figures and tables 4 and 5 run what is missing.",
+)
 
 
 class Format(StrEnum):

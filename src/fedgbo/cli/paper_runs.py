@@ -26,10 +26,10 @@ from fedgbo.experiments.changes import Changes
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.paper.figures import FIGURES, Figure
 from fedgbo.experiments.paper.measured import paper_experiment
-from fedgbo.experiments.paper.table import Table
 from fedgbo.experiments.paper.table4 import table4
 from fedgbo.experiments.paper.table5 import table5
 from fedgbo.experiments.survey import Results
+from fedgbo.reports.table import Table
 
 MEASURED: dict[str, Callable[[Results, Experiment], Table]] = {"table4": table4, "table5": table5}
 

@@ -20,7 +20,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some, however deep.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The page. [default: report.html, unless other output is named]"),
+        typer.Option("--output", "-o", help="The page. \\[default: report.html, unless other output is named]"),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="A folder for the figures (PNG, SVG, PDF) and tables (Markdown, LaTeX, CSV).")

@@ -27,20 +27,22 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[CONFIG.toml] [KEY=VALUE]...", help="A TOML file, and settings that override it."),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="A task's name, or my_file.py:function. [default: digits]")] = None,
+    task: Annotated[str | None, typer.Option(help="A task's name, or my_file.py:function. \\[default: digits]")] = None,
     algorithm: Annotated[
-        str | None, typer.Option(help="An algorithm's name, or my_file.py:Class. [default: fedgbo]")
+        str | None, typer.Option(help="An algorithm's name, or my_file.py:Class. \\[default: fedgbo]")
     ] = None,
     optimiser: Annotated[str | None, typer.Option(help="An optimiser's name, or my_file.py:Class.")] = None,
     preset: Annotated[
         str | None, typer.Option(help="Tuned settings to start from: a name, a .csv of fedgbo tune, or none.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds. [default: 100]")] = None,
-    local_steps: Annotated[int | None, typer.Option(help="K, local steps of a client. [default: 10]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed. [default: 0]")] = None,
-    eval_every: Annotated[int | None, typer.Option(help="Rounds between evaluations.")] = None,
-    clients_per_round: Annotated[str | None, typer.Option(help="M, or all. [default: the task's]")] = None,
-    batch_size: Annotated[str | None, typer.Option(help="B, or full. [default: the task's]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds. \\[default: 100]")] = None,
+    local_steps: Annotated[int | None, typer.Option(help="K, local steps of a client. \\[default: 10]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed. \\[default: 0]")] = None,
+    eval_every: Annotated[
+        int | None, typer.Option(help="Rounds between evaluations. \\[default: so that there are 100]")
+    ] = None,
+    clients_per_round: Annotated[str | None, typer.Option(help="M, or all. \\[default: the task's]")] = None,
+    batch_size: Annotated[str | None, typer.Option(help="B, or full. \\[default: the task's]")] = None,
     test_samples: Annotated[int | None, typer.Option(help="Evaluate on a fixed random sample of the test set.")] = None,
     metrics: Annotated[
         list[str] | None,
@@ -57,9 +59,11 @@ def run(
     beta2: Annotated[float | None, typer.Option(help="Adam's.", rich_help_panel=HYPERPARAMETERS)] = None,
     eps: Annotated[float | None, typer.Option(help="RMSProp's and Adam's.", rich_help_panel=HYPERPARAMETERS)] = None,
     mu: Annotated[float | None, typer.Option(help="FedProx's pull.", rich_help_panel=HYPERPARAMETERS)] = None,
-    workers: Annotated[int | None, typer.Option(help="Clients trained at the same time. [default: the cores]")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Clients trained at the same time. \\[default: the cores]")
+    ] = None,
     to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the run. [default: runs/<name>-<time>]")
+        Path | None, typer.Option("--out", "-o", help="Folder of the run. \\[default: runs/<name>-<time>]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -96,7 +100,9 @@ def run(
 def resume(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
     rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Clients trained at the same time. [default: the cores]")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Clients trained at the same time. \\[default: the cores]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:

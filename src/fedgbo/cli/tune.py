@@ -22,9 +22,9 @@ def tune(
     ranges: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUES]...",
+            metavar="KEY=VALUES",
             help="Where to search: lr=0.01:1 (a range), lr=0.1,1,10 (a grid) or lr=0.1 (fixed). "
-            "[default: the paper's grids for every hyperparameter that has no default]",
+            "\\[default: the paper's grids for every hyperparameter that has no default]",
         ),
     ] = None,
     task: Annotated[str, typer.Option(help="A task's name, or my_file.py:function.")] = "digits",
@@ -32,7 +32,7 @@ def tune(
     optimiser: Annotated[str | None, typer.Option(help="An optimiser's name, or my_file.py:Class.")] = None,
     search: Annotated[str, typer.Option(help="tpe or grid.", rich_help_panel=SEARCH)] = "tpe",
     trials: Annotated[
-        int | None, typer.Option(help="Settings to try. [default: 30; a grid: all]", rich_help_panel=SEARCH)
+        int | None, typer.Option(help="Settings to try. \\[default: 30; a grid: all]", rich_help_panel=SEARCH)
     ] = None,
     budget: Annotated[
         int | None, typer.Option(help="Rounds that all trials together may take.", rich_help_panel=SEARCH)
@@ -57,19 +57,22 @@ def tune(
         int | None, typer.Option(help="Evaluate on a fixed random sample of these.", rich_help_panel=SCORE)
     ] = None,
     eval_every: Annotated[
-        int | None, typer.Option(help="Rounds between evaluations. [default: 20 a run]", rich_help_panel=SCORE)
+        int | None,
+        typer.Option(help="Rounds between evaluations. \\[default: so that there are 20]", rich_help_panel=SCORE),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Communication rounds of a run.")] = 100,
     local_steps: Annotated[int, typer.Option(help="K, local steps of a client.")] = 10,
-    clients_per_round: Annotated[str | None, typer.Option(help="M, or all. [default: the task's]")] = None,
-    batch_size: Annotated[str | None, typer.Option(help="B, or full. [default: the task's]")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Trials at the same time. [default: the cores]")] = None,
+    clients_per_round: Annotated[str | None, typer.Option(help="M, or all. \\[default: the task's]")] = None,
+    batch_size: Annotated[str | None, typer.Option(help="B, or full. \\[default: the task's]")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Trials at the same time. \\[default: the cores]")] = None,
     storage: Annotated[
-        str | None, typer.Option(help="An Optuna URL that several machines share. [default: a file in --out]")
+        str | None, typer.Option(help="An Optuna URL that several machines share. \\[default: a file in --out]")
     ] = None,
-    study: Annotated[str | None, typer.Option(help="The study's name in the storage. [default: from the task]")] = None,
+    study: Annotated[
+        str | None, typer.Option(help="The study's name in the storage. \\[default: from the task]")
+    ] = None,
     to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the search. [default: runs/tune-<name>-<time>]")
+        Path | None, typer.Option("--out", "-o", help="Folder of the search. \\[default: runs/tune-<name>-<time>]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,

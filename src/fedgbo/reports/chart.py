@@ -37,6 +37,19 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
     return files
 
 
-def cycled(values: list[Any], count: int) -> list[Any]:
-    """Return so many values, from the start again when they run out."""
-    return [values[i % len(values)] for i in range(count)]
+def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
+    """Give a chart of lines its title, and all of them the same grid and legend."""
+    return (
+        chart.properties(title=altair().Title(title, subtitle=subtitle, anchor="start"))
+        .configure_axis(grid=True, gridOpacity=0.4)
+        .configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
+    )
+
+
+def bands(seeds: int) -> str:
+    """Say what lines and bands are.
+
+    >>> bands(1)
+    'one seed'
+    """
+    return f"mean of {seeds} seeds, bands: 95% confidence interval" if seeds > 1 else "one seed"

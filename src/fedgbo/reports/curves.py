@@ -8,7 +8,7 @@ from io import StringIO
 import numpy as np
 
 from fedgbo.core.errors import RunFolderError
-from fedgbo.reports.load import Floats, RunData
+from fedgbo.reports.load import Floats, RunData, over_seeds
 from fedgbo.reports.paired import confidence
 from fedgbo.runs.record import Record
 
@@ -30,14 +30,10 @@ def curve(
     runs: Sequence[RunData], value: Callable[[Record], float | None], *, row: str, column: str, series: str
 ) -> Curve:
     """Average runs that differ in their seed, at the rounds where all of them have a value."""
-    found = [{r.round: v for r in run.records if (v := value(r)) is not None} for run in runs]
-    shared = sorted(set.intersection(*(set(values) for values in found))) if found else []
-    if not shared:
-        where = runs[0].path if runs else series
-        raise RunFolderError(f"{where} has nothing to draw: its records lack what this picture shows")
-    table = np.array([[values[r] for r in shared] for values in found], dtype=np.float64)  # (seeds, R)
-    rounds = np.array(shared, dtype=np.float64)
-    return Curve(row, column, series, rounds, table.mean(axis=0), confidence(table), len(runs))
+    rounds, values = over_seeds(runs, value)
+    if not rounds.size:
+        raise RunFolderError(f"{runs[0].path} has nothing to draw: its records lack what this picture shows")
+    return Curve(row, column, series, rounds, values.mean(axis=0), confidence(values), len(runs))
 
 
 def curves_csv(curves: Sequence[Curve], heading: str, names: tuple[str, str, str, str]) -> str:

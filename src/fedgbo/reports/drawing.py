@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgbo.reports.chart import COLOURS, DASHES, altair
+from fedgbo.reports.chart import COLOURS, DASHES, altair, bands, titled
 from fedgbo.reports.load import Group
-from fedgbo.reports.measures import SCORES, Axis, Point, points
+from fedgbo.reports.measures import ROUNDS, SCORES, Axis, Point, points
 from fedgbo.reports.sections import Line
 
 
@@ -29,29 +29,26 @@ class Palette:
 
 def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
     """Return an altair chart of mean accuracy over seeds against rounds: the picture of a comparison."""
-    x, y = Axis("round", "communication rounds"), SCORES[0]
-    rows = points([Line(group.label, group.runs) for group in groups], [x], [y])
+    y = SCORES[0]
+    rows = points([Line(group.label, group.runs) for group in groups], [ROUNDS], [y])
     names = tuple(group.label for group in groups)
     floor = 10 * (max(row["accuracy"] for row in rows) // 20)  # the upper half of what was reached is what is compared
-    chart = curve_chart(rows, Palette(names), names, x, y, domain=[floor, 100])
-    return titled(chart, title, max(len(group.runs) for group in groups))
+    chart = curve_chart(rows, Palette(names), names, ROUNDS, y, domain=[floor, 100])
+    return on_paper(chart, title, max(len(group.runs) for group in groups))
 
 
-def titled(chart: Any, title: str, seeds: int) -> Any:
+def on_paper(chart: Any, title: str, seeds: int) -> Any:
     """Give curves their title and size on paper."""
-    subtitle = f"mean of {seeds} seeds, bands: 95% confidence interval" if seeds > 1 else "one seed"
-    return (
-        chart.properties(width=640, height=400, title=altair().Title(title, subtitle=subtitle, anchor="start"))
-        .configure_axis(grid=True, gridOpacity=0.4)
-        .configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
-    )
+    return titled(chart.properties(width=640, height=400), title, bands(seeds))
 
 
 def curve_chart(rows: Sequence[Point], palette: Palette, names: Sequence[str], x: Axis, y: Axis, **scale: Any) -> Any:
     """Return an altair chart of `y` against `x`, a line and a band for each name; `scale` is for the y axis."""
     alt = altair()
     legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1)
-    return _layers(rows, palette, names, x, y, legend, scale)
+    whole = {"axis": alt.Axis(tickMinStep=1, format="d")} if x.key == ROUNDS.key else {}
+    across = alt.X(f"{x.key}:Q", title=x.title, **whole)
+    return _layers(rows, palette, names, across, y, legend, scale)
 
 
 def live_chart(
@@ -72,12 +69,13 @@ def live_chart(
     ]
     near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom="wheel![event.shiftKey || event.ctrlKey]")
-    layers = _layers([], palette, names, costs[0], y, None, {"domain": extent(rows, y)})
+    across = alt.X(f"{costs[0].key}:Q", title=costs[0].title)
+    layers = _layers([], palette, names, across, y, None, {"domain": extent(rows, y)})
     dots = (
         alt.Chart()
         .mark_point(filled=True, size=60, clip=True)
         .encode(
-            x=layers.layer[0].encoding.x,
+            x=across,
             y=alt.Y(f"{y.key}:Q"),
             color=layers.layer[0].encoding.color,
             opacity=alt.condition(near, alt.value(1), alt.value(0)),
@@ -106,14 +104,20 @@ def extent(rows: Sequence[Point], y: Axis) -> list[float]:
 
 
 def _layers(
-    rows: Sequence[Point], palette: Palette, names: Sequence[str], x: Axis, y: Axis, legend: Any, scale: dict[str, Any]
+    rows: Sequence[Point],
+    palette: Palette,
+    names: Sequence[str],
+    across: Any,
+    y: Axis,
+    legend: Any,
+    scale: dict[str, Any],
 ) -> Any:
     alt = altair()
     height = alt.Scale(nice=True, **scale)
     colours = alt.Scale(domain=list(names), range=[palette.colour(name) for name in names])
     dashes = alt.Scale(domain=list(names), range=[palette.dash(name) for name in names])
     colour = alt.Color("algorithm:N", scale=colours, legend=legend)
-    base = alt.Chart(alt.Data(values=list(rows))).encode(x=alt.X(f"{x.key}:Q", title=x.title), color=colour)
+    base = alt.Chart(alt.Data(values=list(rows))).encode(x=across, color=colour)
     band = base.mark_area(opacity=0.12, clip=True).encode(
         y=alt.Y(f"{y.key}_low:Q", title=y.title, scale=height), y2=f"{y.key}_high:Q"
     )

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.reports.chart import save_chart
-from fedgbo.reports.drawing import Palette, curve_chart, extent, titled
+from fedgbo.reports.drawing import Palette, curve_chart, extent, on_paper
+from fedgbo.reports.latex import latex
 from fedgbo.reports.measures import Axis, cost_axes, drift_axes, points, score_axes
-from fedgbo.reports.render import FOR_PEOPLE, to_csv
+from fedgbo.reports.render import markdown, numbers_csv
 from fedgbo.reports.sections import Section, palette_order
 from fedgbo.reports.skew import skew_chart
-from fedgbo.reports.summary import Row
-from fedgbo.reports.tables import Grid, cost_grid, costs_of, runs_grid, settings_grid
+from fedgbo.reports.summary import Row, summarise
+from fedgbo.reports.table import Table
+from fedgbo.reports.tables import cost_table, runs_table, settings_table
 from fedgbo.reports.tasks import Labels
 from fedgbo.runs.files import write_atomic
 
@@ -41,27 +43,26 @@ def _curves(section: Section, palette: Palette, folder: Path) -> list[Path]:
     files = []
     for x, y in pairs:
         present = [row for row in rows if y.key in row]
-        chart = titled(curve_chart(present, palette, names, x, y, domain=extent(rows, y)), section.title, seeds)
+        chart = on_paper(curve_chart(present, palette, names, x, y, domain=extent(rows, y)), section.title, seeds)
         files += save_chart(chart, folder / f"{section.slug}-{y.key}-{x.key.partition('_')[0]}", KINDS)
     raw = points(section.lines, [Axis(axis.key, axis.title) for axis in costs], [*scores, *drift])
-    return [*files, _write(folder / f"{section.slug}-curves.csv", to_csv(raw))]
+    return [*files, _write(folder / f"{section.slug}-curves.csv", numbers_csv(raw))]
 
 
 def _tables(section: Section, folder: Path) -> list[Path]:
     settings = [{"label": line.label, **line.settings} for line in section.lines]
-    runs = runs_grid(section)
-    named = [dict(zip(runs.columns, row, strict=True)) for row in runs.rows]
-    files = _table(settings_grid(section), settings, folder / f"{section.slug}-settings")
-    files += _table(runs, named, folder / f"{section.slug}-runs")
-    costs = cost_grid(section)
+    runs = runs_table(section)
+    named = [dict(zip(runs.columns, (cell.ours for cell in row), strict=True)) for row in runs.rows]
+    files = _table(settings_table(section), settings, folder) + _table(runs, named, folder)
+    costs = cost_table(section)
     if costs is not None:
-        files += _table(costs, [_numbers(row) for row in costs_of(section)[0]], folder / f"{section.slug}-costs")
+        files += _table(costs, [_numbers(row) for row in summarise(section.groups())], folder)
     return files
 
 
-def _table(grid: Grid, numbers: Sequence[dict[str, Any]], path: Path) -> list[Path]:
-    files = [_write(path.with_suffix(f".{kind}"), render(grid)) for kind, render in FOR_PEOPLE.items()]
-    return [*files, _write(path.with_suffix(".csv"), to_csv(numbers))]
+def _table(table: Table, numbers: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+    texts = {"md": markdown(table), "tex": latex(table), "csv": numbers_csv(numbers)}
+    return [_write(folder / f"{table.name}.{kind}", text) for kind, text in texts.items()]
 
 
 def _numbers(row: Row) -> dict[str, Any]:

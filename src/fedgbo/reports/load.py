@@ -1,7 +1,7 @@
 """Read run folders, and put the runs that differ only in their seed together."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -92,13 +92,16 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
     return [_group(members) for members in together.values()]
 
 
+def over_seeds(runs: Sequence[RunData], value: Callable[[Record], float | None]) -> tuple[Floats, Floats]:
+    """Return the rounds (R,) at which every run has this value, and the values (seeds, R)."""
+    found = [{r.round: v for r in run.records if (v := value(r)) is not None} for run in runs]
+    shared = sorted(set.intersection(*(set(values) for values in found)))
+    table = [[values[r] for r in shared] for values in found]
+    return np.array(shared, dtype=np.float64), np.array(table, dtype=np.float64)
+
+
 def _group(runs: list[RunData]) -> Group:
-    shared = set.intersection(*({r.round for r in run.records if r.accuracy is not None} for run in runs))
-    if not shared:
+    rounds, accuracy = over_seeds(runs, lambda record: record.accuracy)
+    if not rounds.size:
         raise RunFolderError(f"{runs[0].path} has no accuracy to show yet, or its task has no metric")
-    rounds = np.array(sorted(shared), dtype=np.float64)
-    accuracy = np.array(
-        [[r.accuracy for r in sorted(run.records, key=lambda r: r.round) if r.round in shared] for run in runs],
-        dtype=np.float64,
-    )
     return Group(runs[0].config.label, tuple(runs), rounds, accuracy)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.reports.load import Floats
+from fedgbo.reports.load import Floats, over_seeds
 from fedgbo.reports.paired import confidence
 from fedgbo.reports.sections import Line
 from fedgbo.reports.units import unit_for
@@ -25,8 +25,9 @@ class Axis:
     scale: float = 1.0  # values are divided by it
 
 
+ROUNDS = Axis("round", "communication rounds")
 COSTS = (
-    ("round", "communication rounds", "count"),
+    (ROUNDS.key, ROUNDS.title, "count"),
     ("upload_bytes", "upload of all clients", "bytes"),
     ("download_bytes", "download of all clients", "bytes"),
     ("flops", "work on all clients", "flops"),
@@ -74,16 +75,14 @@ def drift_axes(lines: Sequence[Line]) -> list[Axis]:
 
 def drift_of(record: Record) -> dict[str, float]:
     """Return the drift that a record has, if any: what DRIFT names, for a file may hold other names."""
-    drift: dict[str, float] = getattr(record, "drift", None) or {}
+    drift: dict[str, float] = record.drift or {}
     return {key: value for key, value in drift.items() if key in DRIFT}
 
 
 def curve(line: Line, axis: Axis) -> tuple[Floats, Floats]:
     """Return the rounds (R,) at which every seed has this value, and the values (seeds, R)."""
-    by_round = [{r.round: v for r in run.records if (v := _value(r, axis.key)) is not None} for run in line.runs]
-    rounds = sorted(set.intersection(*(set(values) for values in by_round)))
-    values = [[seed[t] / axis.scale for t in rounds] for seed in by_round]
-    return np.array(rounds, dtype=np.float64), np.array(values, dtype=np.float64)
+    rounds, values = over_seeds(line.runs, lambda record: _value(record, axis.key))
+    return rounds, values / axis.scale
 
 
 def points(lines: Iterable[Line], costs: Sequence[Axis], scores: Sequence[Axis]) -> list[Point]:

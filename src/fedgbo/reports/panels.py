@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.reports.chart import COLOURS, DASHES, altair, cycled
+from fedgbo.reports.chart import altair, titled
 from fedgbo.reports.curves import Curve
+from fedgbo.reports.drawing import Palette, curve_chart
+from fedgbo.reports.measures import ROUNDS, Axis, Point
 
 ROOM = 0.15  # of what the lines span, on either side, for bands that are wider
 WIDE, NARROW = (640, 400), (270, 180)  # a picture of one panel, and of many
@@ -20,48 +22,29 @@ def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], va
     first = [c.series for c in curves if (c.row, c.column) == (fullest.row, fullest.column)]  # orders the legend
     series = list(dict.fromkeys([*first, *(c.series for c in curves)]))
     size = NARROW if len(rows) * len(columns) > 1 else WIDE
-    scales = {
-        "colour": alt.Scale(domain=series, range=cycled(COLOURS, len(series))),
-        "dash": alt.Scale(domain=series, range=cycled(DASHES, len(series))),
-    }
-    lines = []
+    palette, lines = Palette(tuple(series)), []
     for row in rows:
         panels = []
         for column in columns:
             here = [c for c in curves if (c.row, c.column) == (row, column)]
             name = ", ".join(part for part in (row, column) if part)
-            panels.append(
-                _panel(alt, here, scales, value, factor).properties(width=size[0], height=size[1], title=name)
+            panel = curve_chart(
+                _points(here, factor), palette, series, ROUNDS, Axis("mean", value), domain=_visible(here, factor)
             )
+            panels.append(panel.properties(width=size[0], height=size[1], title=name))
         lines.append(alt.hconcat(*panels))
-    return (
-        alt.vconcat(*lines)
-        .properties(title=alt.Title(title, subtitle=list(subtitle), anchor="start"))
-        .configure_axis(grid=True, gridOpacity=0.4)
-        .configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
-    )
+    return titled(alt.vconcat(*lines), title, list(subtitle))
 
 
-def _panel(alt: Any, curves: Sequence[Curve], scales: dict[str, Any], value: str, factor: float) -> Any:
-    points = [
-        {"series": c.series, "round": r, "mean": factor * m, "low": factor * (m - h), "high": factor * (m + h)}
-        for c in curves
-        for r, m, h in zip(c.rounds.tolist(), c.mean.tolist(), np.nan_to_num(c.half).tolist(), strict=True)
-    ]
-    legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1)
-    colour = alt.Color("series:N", scale=scales["colour"], legend=legend)
-    height = alt.Scale(domain=_visible(curves, factor), nice=True)
-    steps = alt.Axis(tickMinStep=1, format="d")
-    base = alt.Chart(alt.Data(values=points)).encode(x=alt.X("round:Q", title="communication rounds", axis=steps))
-    band = base.mark_area(opacity=0.12, clip=True).encode(
-        y=alt.Y("low:Q", title=value, scale=height), y2="high:Q", color=colour
-    )
-    line = base.mark_line(strokeWidth=1.8, clip=True).encode(
-        y=alt.Y("mean:Q", scale=height),
-        color=colour,
-        strokeDash=alt.StrokeDash("series:N", scale=scales["dash"], legend=legend),
-    )
-    return band + line
+def _points(curves: Sequence[Curve], factor: float) -> list[Point]:
+    points = []
+    for c in curves:
+        for at, mean, half in zip(c.rounds.tolist(), c.mean.tolist(), c.half.tolist(), strict=True):
+            point = {"algorithm": c.series, "round": at, "mean": factor * mean}
+            if half == half:  # a single seed has no interval
+                point |= {"mean_low": factor * (mean - half), "mean_high": factor * (mean + half)}
+            points.append(point)
+    return points
 
 
 def _visible(curves: Sequence[Curve], factor: float) -> list[float]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgbo.reports.chart import altair
+from fedgbo.reports.chart import altair, titled
 
 BEST = "#D55E00"
 TICKS = [factor * 10.0**power for power in range(-8, 5) for factor in (1, 3)]
@@ -57,11 +57,7 @@ def sensitivity_chart(tried: Sequence[Tried], scales: Sequence[Scale], title: st
     if len(scales) > 1:
         panels.insert(0, _map(alt, rows, scales[0], scales[-1], label))
     subtitle = f"{len(tried)} settings, {len(whole)} of them tried to the end (filled); the best is ringed"
-    return (
-        alt.hconcat(*panels)
-        .properties(title=alt.Title(title, subtitle=subtitle, anchor="start"))
-        .configure_axis(gridOpacity=0.4)
-    )
+    return titled(alt.hconcat(*panels), title, subtitle)
 
 
 def _panel(alt: Any, rows: list[dict[str, Any]], scale: Scale, label: str) -> Any:

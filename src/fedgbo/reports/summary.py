@@ -33,9 +33,16 @@ class Row:
     versus: Paired | None = None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
 
 
-def summarise(groups: Sequence[Group], baseline: str = "fedavg") -> list[Row]:
+def summarise(groups: Sequence[Group]) -> list[Row]:
     """Return a row for each group; `match` and `versus` are against the baseline's best, where there is a baseline."""
-    return [_row(group, next((g for g in groups if g.label == baseline), None)) for group in groups]
+    baseline = baseline_of(groups)
+    return [_row(group, baseline) for group in groups]
+
+
+def baseline_of(groups: Sequence[Group]) -> Group | None:
+    """Return FedAvg's group or, if there are several with different settings, the one that got furthest."""
+    plain = [group for group in groups if group.runs[0].config.algorithm["name"] == "fedavg"]
+    return max(plain, key=lambda group: float(group.accuracy.mean(axis=0).max()), default=None)
 
 
 def best_of(group: Group) -> int:

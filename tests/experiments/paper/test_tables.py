@@ -8,10 +8,10 @@ from fedgbo.experiments.paper import TABLES
 from fedgbo.experiments.paper.examples import example_optimiser
 from fedgbo.experiments.paper.formula import assignments, evaluate
 from fedgbo.experiments.paper.published import rows, tasks
-from fedgbo.experiments.paper.table import UNEXPLAINED, Cell, Table
 from fedgbo.experiments.paper.table2 import steps
 from fedgbo.experiments.paper.table7 import significant
 from fedgbo.optimisers import OPTIMISERS
+from fedgbo.reports.table import UNEXPLAINED, Cell, Table
 
 SYMBOLS = {"lr": "η", "beta": "β", "beta1": "β₁", "beta2": "β₂", "eps": "ε"}
 DIFFERENT = {

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from fedgbo.experiments.paper.table import Cell, Footnote, Table
 from fedgbo.experiments.paper.table1 import table1
 from fedgbo.experiments.paper.table2 import table2
 from fedgbo.experiments.paper.table3 import table3
 from fedgbo.experiments.paper.table6 import table6
 from fedgbo.experiments.paper.table7 import table7, table8
+from fedgbo.reports.table import Cell, Footnote, Table
 
 TABLES: dict[str, Callable[[], Table]] = {
     "table1": table1,

@@ -9,7 +9,7 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.costs.probe import probe
 from fedgbo.experiments.paper.examples import example, richest_optimiser
 from fedgbo.experiments.paper.published import rows
-from fedgbo.experiments.paper.table import Cell, Table
+from fedgbo.reports.table import Cell, Table
 
 
 def table1() -> Table:

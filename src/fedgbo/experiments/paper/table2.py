@@ -10,8 +10,8 @@ from fedgbo.core.optimiser import Optimiser
 from fedgbo.experiments.paper.examples import example_optimiser
 from fedgbo.experiments.paper.formula import same
 from fedgbo.experiments.paper.published import rows
-from fedgbo.experiments.paper.table import UNEXPLAINED, Cell, Table
 from fedgbo.optimisers import OPTIMISERS
+from fedgbo.reports.table import UNEXPLAINED, Cell, Table
 
 STEPS = {"Update": "U", "Tracking": "T", "Inverse": "I"}
 SQUARED = (

@@ -1,7 +1,7 @@
 """Table 3: the tasks."""
 
 from fedgbo.experiments.paper.published import PaperTask, rows, tasks
-from fedgbo.experiments.paper.table import Cell, Table
+from fedgbo.reports.table import Cell, Table
 
 
 def table3() -> Table:

@@ -9,12 +9,12 @@ from dataclasses import replace
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.paper.measured import Key, algorithm_title, by_key, lost, titles
 from fedgbo.experiments.paper.published import PaperTask, rows
-from fedgbo.experiments.paper.table import Cell, Table
 from fedgbo.experiments.paper.table7 import significant
-from fedgbo.experiments.summary import PAIRED, accuracy_cell, paired_cells
 from fedgbo.experiments.survey import Results
+from fedgbo.reports.costs import PAIRED, accuracy_cell, paired_cells
 from fedgbo.reports.load import Group
 from fedgbo.reports.summary import Effort, Row, summarise
+from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.config import RunConfig
 
 ORDER = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "fedgbo")

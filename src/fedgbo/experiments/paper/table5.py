@@ -3,11 +3,11 @@
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.paper.measured import algorithm_title, by_key, lost, optimiser_title
 from fedgbo.experiments.paper.published import rows
-from fedgbo.experiments.paper.table import Cell, Table
-from fedgbo.experiments.summary import accuracy_cell
 from fedgbo.experiments.survey import Results
+from fedgbo.reports.costs import accuracy_cell
 from fedgbo.reports.load import Group
 from fedgbo.reports.summary import summarise
+from fedgbo.reports.table import Cell, Table
 
 ALGORITHMS = ("fedgbo", "mimelite", "mimexlite")
 OPTIMISERS = ("rmsprop", "sgdm", "adam")

@@ -4,7 +4,7 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.costs.probe import probe
 from fedgbo.experiments.paper.examples import example, example_optimiser
 from fedgbo.experiments.paper.published import rows
-from fedgbo.experiments.paper.table import Cell, Table
+from fedgbo.reports.table import Cell, Table
 
 
 def table6() -> Table:

@@ -6,8 +6,8 @@ from fedgbo.algorithms import ALGORITHMS
 from fedgbo.costs.closed import client_cost
 from fedgbo.experiments.paper.examples import client_optimisers, example
 from fedgbo.experiments.paper.published import PaperTask, rows, tasks
-from fedgbo.experiments.paper.table import Cell, Table
 from fedgbo.optimisers import OPTIMISERS
+from fedgbo.reports.table import Cell, Table
 
 ORDER = ("fedgbo", "mimelite", "mfl", "adaptivefedopt", "fedavg", "fedmax", "fedprox", "mimexlite")
 OPTIMISER_ORDER = ("rmsprop", "sgdm", "adam", "sgd")

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.core.errors import MissingExtraError
 from fedgbo.experiments.theory.bound import Problem, Training, best_c, corollary_step, step_of, theorem
 from fedgbo.experiments.theory.measure import Measurement
-from fedgbo.reports.chart import COLOURS, DASHES
+from fedgbo.reports.chart import COLOURS, DASHES, altair, titled
 
 POINTS = 60  # of a curve
 
@@ -50,15 +49,12 @@ def measured_rows(measurements: Sequence[Measurement]) -> list[Row]:
 
 def bound_chart(rows: Sequence[Row], title: str, subtitle: str, *, points: bool = False) -> Any:
     """Return an altair chart of mean squared gradient norms against rounds, both on logarithmic axes."""
-    try:
-        import altair as alt
-    except ImportError as error:
-        raise MissingExtraError("charts need altair: pip install 'fedgbo[charts]'") from error
+    alt = altair()
     legend = alt.Legend(title=None, symbolType="stroke")
     colours, dashes = (list(dict.fromkeys(row[key] for row in rows)) for key in ("colour", "dash"))
     colour_scale = alt.Scale(domain=colours, range=COLOURS[: len(colours)])
     dash_scale = alt.Scale(domain=dashes, range=DASHES[: len(dashes)])
-    table = alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
+    table = alt.Data(values=list(rows))
     base = alt.Chart(table).encode(
         x=alt.X("rounds:Q", title="communication rounds T", scale=alt.Scale(type="log", nice=False)),
         y=alt.Y("value:Q", title="E ‖∇F(x_t)‖²", scale=alt.Scale(type="log"), axis=alt.Axis(format="~g")),
@@ -66,12 +62,8 @@ def bound_chart(rows: Sequence[Row], title: str, subtitle: str, *, points: bool 
     )
     dash = alt.StrokeDash("dash:N", scale=dash_scale, legend=legend)
     chart = base.mark_line(strokeWidth=2).encode(strokeDash=dash)
-    return (
-        (chart + base.mark_point(filled=True, size=40, opacity=1) if points else chart)
-        .properties(width=560, height=360, title=alt.Title(title, subtitle=subtitle, anchor="start"))
-        .configure_axis(grid=True, gridOpacity=0.4)
-        .configure_legend(labelFontSize=12, symbolSize=400, symbolStrokeWidth=2.5)
-    )
+    whole = chart + base.mark_point(filled=True, size=40, opacity=1) if points else chart
+    return titled(whole.properties(width=560, height=360), title, subtitle)
 
 
 def _rounds(beta: float, most: int) -> list[int]:

@@ -18,7 +18,7 @@ from fedgbo.reports.collect import Problem
 from fedgbo.reports.drawing import Palette
 from fedgbo.reports.page.charts import curves_data, skew_data
 from fedgbo.reports.sections import Section, palette_order
-from fedgbo.reports.tables import cost_grid, runs_grid, settings_grid, shared_settings
+from fedgbo.reports.tables import cost_table, runs_table, settings_table, shared_settings
 from fedgbo.reports.tasks import Labels
 
 INSTALL = "pip install 'fedgbo[charts]'"
@@ -55,10 +55,10 @@ def _content(section: Section, labels: Labels, palette: Palette) -> dict[str, An
         "notes": section.notes,
         "unfinished": [run for run in runs if run.status not in ("finished", "stopped")],
         "curves": curves_data(section, palette),
-        "costs": cost_grid(section),
-        "settings": settings_grid(section),
+        "costs": cost_table(section),
+        "settings": settings_table(section),
         "shared": shared_settings(section),
-        "runs": runs_grid(section),
+        "runs": runs_table(section),
         "configs": [(str(run.path), json.dumps(run.config.model_dump(), indent=2)) for run in runs],
         "labels": labels,
         "skew": skew_data(labels.skew) if labels.skew is not None else None,

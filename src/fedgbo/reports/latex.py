@@ -1,6 +1,6 @@
 """A table as LaTeX, without any package."""
 
-from fedgbo.experiments.paper.table import Cell, Table
+from fedgbo.reports.table import Cell, Table, one_line
 
 TEX = {character: "\\" + character for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -37,7 +37,7 @@ def tex(text: str) -> str:
     >>> tex("5% of x_t ± 1")
     '5\\% of x\\_t $\\pm$ 1'
     """
-    return "".join(TEX.get(character, character) for character in text)
+    return "".join(TEX.get(character, character) for character in one_line(text))
 
 
 def _tex_cell(table: Table, cell: Cell) -> str:

@@ -1,5 +1,6 @@
-"""A table of the paper, recomputed: our values, the printed ones beside them, and why they differ where they do."""
+"""A table: our values and, where it is one of the paper's, the printed ones beside them and why the two differ."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -76,3 +77,12 @@ class Table:
         where = "printed ones" if self.stacked else "printed ones (in brackets)"
         said = f"{len(printed) - len(wrong)} of {len(printed)} values agree with the {where}"
         return f"{said}; these differ: {', '.join(wrong)}." if wrong else f"{said}."
+
+
+def one_line(text: str) -> str:
+    r"""Return the text without line breaks and other control characters, which would end a row.
+
+    >>> one_line("two\nlines")
+    'two lines'
+    """
+    return re.sub(r"[\x00-\x1f\x7f\u2028\u2029]+", " ", text)
