@@ -80,7 +80,7 @@ def test_ctrl_c_leaves_a_resumable_run(command, my_file, tmp_path, number):
 
 def test_a_stopped_comparison_goes_on_where_it_was(command, my_file, tmp_path):
     args = ["compare", "fedavg", "fedgbo:sgd", "--task", f"{my_file}:small", "--preset", "none", "--lr", 0.1]
-    args += ["--seeds", 2, "--rounds", 150, "--jobs", 2, "--out"]
+    args += ["--seeds", 2, "--rounds", 150, "--eval-every", 10, "--jobs", 2, "--out"]
     process = start(*args, tmp_path / "c", cwd=tmp_path)
     wait_for(lambda: len(list((tmp_path / "c").glob("runs/*/metrics.jsonl"))) >= 2)
     process.send_signal(signal.SIGINT)

@@ -18,7 +18,7 @@ from fedgbo.runs.files import write_atomic
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The paper's tables and figures, ours beside the printed ones. Figures and tables 4 and 5 run what is missing.",
+    help="The paper's tables and figures beside the printed values. Figures and tables 4 and 5 run what is missing.",
 )
 
 
