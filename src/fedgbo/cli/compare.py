@@ -19,9 +19,10 @@ from fedgbo.experiments.compare import claim, jobs_of, plan
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.summary import Section, summary_table
 from fedgbo.reports.chart import save_chart
+from fedgbo.reports.conclusion import conclusion
 from fedgbo.reports.drawing import accuracy_chart
 from fedgbo.reports.load import Group, group_runs, load_run
-from fedgbo.reports.summary import Row, summarise
+from fedgbo.reports.summary import summarise
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.loop import cores
 
@@ -100,30 +101,9 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, sec
         out.print_json(content)
         return
     show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy, and what it took"))
-    for line in _conclusion(rows):
+    for line in conclusion(rows):
         out.print(line)
     out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}")
     for file in files:
         out.print(f"picture  {file}")
     out.print(f"runs     {folder / 'runs'}")
-
-
-def _conclusion(rows: Sequence[Row]) -> list[str]:
-    """Say what was measured of FedGBO against FedAvg."""
-    baseline = next((row for row in rows if row.label == "fedavg"), None)
-    ours = [row for row in rows if row.label.startswith("fedgbo")]
-    if baseline is None or not ours:
-        return []
-    lines = []
-    best = f"FedAvg's best accuracy ({baseline.accuracy:.1%}, round {baseline.best.round})"
-    for row in ours:
-        if row.match is None:
-            lines.append(f"{row.label} did not reach {best}.")
-        else:
-            ratio = baseline.best.round / row.match.round
-            upload = baseline.best.upload_bytes / row.match.upload_bytes
-            lines.append(
-                f"{row.label} reached {best} at round {row.match.round}: "
-                f"{ratio:.1f}x fewer rounds, {upload:.1f}x less upload."
-            )
-    return lines

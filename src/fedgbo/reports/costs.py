@@ -34,6 +34,11 @@ def cost_lines(groups: Sequence[Group], against: bool) -> list[tuple[Cell, ...]]
     """Return the cells of each group; the first is its label."""
     rows, base = summarise(groups), baseline_of(groups)
     baseline = next((row for row, group in zip(rows, groups, strict=True) if group is base), None)
+    return row_lines(rows, baseline, against)
+
+
+def row_lines(rows: Sequence[Row], baseline: Row | None, against: bool) -> list[tuple[Cell, ...]]:
+    """Return the cells of each row; `baseline` is one of them."""
     highest = max((row.accuracy for row in rows), default=None)
     return [
         (

@@ -49,29 +49,33 @@ class Group:
 def load_run(path: Path) -> RunData:
     """Read one run folder; raise RunFolderError, naming the file, on anything that no run of ours would write."""
     folder = RunFolder(path)
-    config, ended = _config(folder), folder.status()
-    records = tuple(folder.records())
-    for before, record in pairwise(records):
-        if record.round <= before.round:
-            file, told = path / "metrics.jsonl", f"round {record.round} does not follow round {before.round}"
-            raise RunFolderError(f"{file} is damaged: {told}")
+    config, ended = checked_config(folder.config(), path / "run.json"), folder.status()
+    records = in_order(folder.records(), path / "metrics.jsonl")
     planned = [config.rounds, ended.get("rounds"), *(record.round for record in records[-1:])]
     rounds = max(number for number in planned if isinstance(number, int))  # a resumed run may go on for longer
     return RunData(path, config, _status(folder, ended), records, rounds, str(ended.get("reason", "")))
 
 
-def _config(folder: RunFolder) -> RunConfig:
-    """Read what the run is; also of one that was begun from Python, which has a digest of its initial parameters."""
-    content = {key: value for key, value in folder.config().items() if key != "initial_params"}
+def checked_config(content: Mapping[str, Any], file: Path) -> RunConfig:
+    """Return what a run is; also of one that was begun from Python, which has a digest of its initial parameters."""
     try:
-        config = RunConfig(**content)
+        config = RunConfig(**{key: value for key, value in content.items() if key != "initial_params"})
         for table in (config.task, config.algorithm):
             if not isinstance(table["name"], str):
                 raise TypeError("a name is no text")
         _ = config.label
     except (ValidationError, TypeError, KeyError, AttributeError) as error:
-        raise RunFolderError(f"{folder.path / 'run.json'} is damaged: {error}") from error
+        raise RunFolderError(f"{file} is damaged: {error}") from error
     return config
+
+
+def in_order(records: Iterable[Record], file: Path) -> tuple[Record, ...]:
+    """Return the records, unless a round comes twice or too late."""
+    found = tuple(records)
+    for before, record in pairwise(found):
+        if record.round <= before.round:
+            raise RunFolderError(f"{file} is damaged: round {record.round} does not follow round {before.round}")
+    return found
 
 
 def _status(folder: RunFolder, ended: Mapping[str, Any]) -> str:

@@ -1,0 +1,77 @@
+"""docs/results.md out of the files in docs/results: every table, every picture and every sentence with a measured number.
+
+    python scripts/results.py                       # the page from the files: what `make results` does
+    python scripts/results.py runs/cifar100 ...     # before that, metrics of the runs below these folders into the files
+
+A task's runs go into docs/results/TASK.csv, all of them anew: name all folders of a task at once. What is made stands in
+the page between <!-- begin: NAME --> and <!-- end -->; the rest of the page is written by hand and stays.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from results_digits import digits_parts
+from results_tasks import TASKS, draw, task_part
+
+from fedgbo.core.errors import FedGBOError
+from fedgbo.reports.collect import collect
+from fedgbo.reports.metrics_csv import metrics_csv, read_metrics
+from fedgbo.runs.files import write_atomic
+
+DOCS = Path(__file__).parents[1] / "docs"
+PART = re.compile(r"<!-- begin: ([a-z0-9-]+) -->(\n?).*?<!-- end -->", flags=re.DOTALL)
+
+
+def export(places: Sequence[Path], folder: Path) -> None:
+    """Write the metrics of all runs at or below the places, a file for each task that the page shows."""
+    found = collect(places)
+    for problem in found.problems:
+        print(f"left out: {problem.reason}", file=sys.stderr)
+    for name in TASKS:
+        runs = [run for run in found.runs if run.config.task["name"] == name and run.records]
+        if runs:
+            write_atomic(folder / f"{name}.csv", metrics_csv(runs).encode())
+            print(f"{name}.csv: {len(runs)} runs")
+
+
+def fill(page: str, parts: Mapping[str, str]) -> str:
+    """Put the parts between their marks; a part without its place, or a place without its part, is an error."""
+    places = [match[1] for match in PART.finditer(page)]
+    if sorted(places) != sorted(parts):
+        raise SystemExit(f"the page has places for {sorted(places)}, but the parts are {sorted(parts)}")
+
+    def put(match: re.Match[str]) -> str:
+        gap = match[2] * 2  # a part that begins on a line of its own is a block; another stands within a sentence
+        return f"<!-- begin: {match[1]} -->{gap}{parts[match[1]]}{gap}<!-- end -->"
+
+    return PART.sub(put, page)
+
+
+def main() -> None:
+    """Export, draw, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", type=Path, help="run folders, or folders that hold some")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="where results.md, results/ and images/ are")
+    given = parser.parse_args()
+    folder, page = given.docs / "results", given.docs / "results.md"
+    try:
+        if given.runs:
+            export(given.runs, folder)
+        parts = digits_parts(folder)
+        for name in TASKS:
+            file = folder / f"{name}.csv"
+            runs = read_metrics(file) if file.exists() else []
+            parts[name] = task_part(name, runs)
+            if runs:
+                draw(name, runs, file, given.docs / "images")
+        write_atomic(page, fill(page.read_text(encoding="utf-8"), parts).encode())
+    except FedGBOError as error:
+        raise SystemExit(str(error)) from error
+    print(f"wrote {page}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""What docs/results.md says of runs on the paper's tasks. Runs are compared over rounds and seeds that all of them have."""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import fill
+
+import numpy as np
+
+from fedgbo.core.errors import RunFolderError
+from fedgbo.experiments.paper.measured import algorithm_title
+from fedgbo.experiments.paper.published import rows as published
+from fedgbo.experiments.paper.published import tasks
+from fedgbo.reports.chart import bands, save_chart
+from fedgbo.reports.conclusion import conclusion
+from fedgbo.reports.costs import REMARK, cost_columns, cost_lines, percent
+from fedgbo.reports.curves import curve
+from fedgbo.reports.load import Group, RunData, group_runs
+from fedgbo.reports.panels import panel_chart
+from fedgbo.reports.render import markdown
+from fedgbo.reports.sections import Line, Section, sections_of
+from fedgbo.reports.summary import ROUNDING, summarise
+from fedgbo.reports.table import Cell, Table
+from fedgbo.reports.tables import shared_settings
+
+TASKS = {"cifar100": True, "shakespeare": True, "femnist": False}  # whether the data are the paper's
+PAPER_ROUNDS, PAPER_STEP = 5000, 50
+MILESTONES = (100, 200, 500, 1000, 2000, 5000)  # at which accuracies are compared, and at the end
+LEFT_OUT = ("FLOPs to match", "p")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Lines over the rounds that all of them have, on the seeds that all of them have."""
+
+    end: int
+    seeds: tuple[int, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def title(self) -> str:
+        """Which rounds and seeds.
+
+        >>> Comparison(2000, (0, 1), ()).title
+        '2000 of the 5000 rounds, seeds 0, 1'
+        """
+        several = "s" if len(self.seeds) > 1 else ""
+        return f"{self.end} of the {PAPER_ROUNDS} rounds, seed{several} {', '.join(map(str, self.seeds))}"
+
+
+def comparisons(lines: Sequence[Line]) -> list[Comparison]:
+    """Return what can be compared with FedAvg: for each round at which a run ends, what got there; the longest of each."""
+    longest: dict[tuple[tuple[str, ...], tuple[int, ...]], Comparison] = {}
+    for end in sorted({_end(run) for line in lines for run in line.runs} - {0}):
+        there = [replace(line, runs=tuple(_cut(run, end) for run in line.runs if _end(run) >= end)) for line in lines]
+        there = [line for line in there if line.runs]
+        seeds = set.intersection(*({run.config.seed for run in line.runs} for line in there))
+        if seeds and len(there) > 1 and "fedavg" in {line.algorithm for line in there}:
+            groups = tuple(_group(line, seeds) for line in there)
+            key = tuple(group.label for group in groups), tuple(sorted(seeds))
+            longest[key] = Comparison(end, key[1], groups)
+    return sorted(longest.values(), key=lambda found: found.end)
+
+
+def task_part(name: str, runs: Sequence[RunData]) -> str:
+    """Return all that is said of a task: the runs, what they came to, and what the paper has."""
+    if not runs:
+        return "No runs yet."
+    section = _section(name, runs)
+    found = comparisons(section.lines)
+    parts = [markdown(_runs_table(section)).strip()]
+    parts += [f"![test accuracy against rounds](images/{name}.svg)"] if found else []
+    for one in found:
+        parts += [markdown(_table(name, one)).strip(), *map(_wrapped, conclusion(summarise(one.groups)))]
+    parts += [_wrapped(_said_by_paper(name))]
+    if TASKS[name] and found:
+        parts[-1] = _wrapped(f"{_said_by_paper(name)} {_passed(name, found)}")
+    return "\n\n".join([*parts, _wrapped(REMARK)])
+
+
+def draw(name: str, runs: Sequence[RunData], file: Path, folder: Path) -> None:
+    """Draw a panel for each comparison; the picture's description holds a digest of the file that it was made of."""
+    found = comparisons(_section(name, runs).lines)
+    curves = [
+        curve(group.runs, lambda record: record.accuracy, row="", column=one.title, series=group.label)
+        for one in found
+        for group in one.groups
+    ]
+    if curves:
+        chart = panel_chart(
+            curves, f"{_title(name)}, K = 10", bands(max(c.seeds for c in curves)), "test accuracy (%)", 100
+        )
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        save_chart(chart.properties(description=f"{file.name}, SHA-256 {digest}"), folder / name, ["svg"])
+
+
+def _section(name: str, runs: Sequence[RunData]) -> Section:
+    made = sections_of(runs)
+    if len(made) != 1:
+        raise RunFolderError(f"runs on {name} cannot be compared: {', '.join(section.title for section in made)}")
+    return made[0]
+
+
+def _runs_table(section: Section) -> Table:
+    shared = shared_settings(section)
+    rows = []
+    for line in section.lines:
+        settings = [f"{key}={value}" for key, value in line.settings.items() if key not in ("algorithm", *shared)]
+        rows.append((line.label, ", ".join(settings), ", ".join(map(_length, line.runs))))
+    said = ", ".join(f"{key}={value}" for key, value in shared.items())
+    cells = tuple(tuple(map(Cell, row)) for row in rows)
+    return Table("runs", f"Runs, all with {said}", ("Algorithm", "Settings", "Rounds"), cells, measured=True)
+
+
+def _length(run: RunData) -> str:
+    length = f"{_end(run)}" if _end(run) == run.rounds else f"{_end(run)} of {run.rounds}"
+    return f"{length} (seed {run.config.seed}{', diverged' if run.status == 'diverged' else ''})"
+
+
+def _table(name: str, one: Comparison) -> Table:
+    marks = [*[t for t in MILESTONES if t < one.end][-2:], one.end]
+    kept = [i for i, column in enumerate(cost_columns(True)) if column not in LEFT_OUT]
+    rows = []
+    for cells, group in zip(cost_lines(one.groups, True), one.groups, strict=True):
+        at = dict(zip(group.rounds.astype(int).tolist(), group.accuracy.mean(axis=0).tolist(), strict=True))
+        scores = [Cell(percent(at[t], None) if t in at else "-") for t in marks]
+        paper = Cell(_printed(name, group).get("Accuracy", "-"))
+        rows.append((*(cells[i] for i in kept), *scores, paper))
+    columns = [cost_columns(True)[i] for i in kept]
+    columns += [*(f"After {t} (%)" for t in marks), f"Paper's best, {PAPER_ROUNDS} rounds (%)"]
+    return Table(name, f"{_title(name)}: {one.title}", tuple(columns), tuple(rows), measured=True)
+
+
+def _said_by_paper(name: str) -> str:
+    ours, base = (_row(name, title) for title in ("FedGBO", "FedAvg"))
+    said = f"The paper, {PAPER_ROUNDS} rounds and 5 seeds: FedAvg's best is {base['Accuracy']} %, at round"
+    said += f" {_round(name, base['Upload'])}; FedGBO comes to {ours['Accuracy']} %"
+    if _number(ours["Accuracy"]) < _number(base["Accuracy"]):
+        return f"{said}, less than FedAvg. (Rounds follow from the uploads of its Table 4.)"
+    match, best = _round(name, ours["Upload to match"]), _round(name, base["Upload"])
+    fewer = f"{best / match:.1f}x fewer rounds"
+    return (
+        f"{said} and matches FedAvg's best at round {match}, {fewer}. (Rounds follow from the uploads of its Table 4.)"
+    )
+
+
+def _passed(name: str, found: Sequence[Comparison]) -> str:
+    """Say when our longest comparison got to the paper's best of FedAvg."""
+    goal, last = _number(_row(name, "FedAvg")["Accuracy"]), found[-1]
+    said = []
+    for group in last.groups:
+        reached = np.flatnonzero(group.accuracy.mean(axis=0) >= goal / 100 - ROUNDING)
+        said.append(f"{group.label} {f'at round {int(group.rounds[reached[0]])}' if reached.size else 'not yet'}")
+    return f"Ours got to these {goal} % ({last.title}): {', '.join(said)}."
+
+
+def _printed(name: str, group: Group) -> dict[str, str]:
+    return _row(name, algorithm_title(str(group.runs[0].config.algorithm["name"])))
+
+
+def _row(name: str, algorithm: str) -> dict[str, str]:
+    rows = published("table4")
+    return next((row for row in rows if (row["Task"], row["Algorithm"]) == (_title(name), algorithm)), {})
+
+
+def _round(name: str, upload: str) -> int:
+    """Return the round at which a model from each client of every round comes to so many GiB."""
+    task = tasks()[name]
+    return PAPER_STEP * round(float(upload) * 2**30 / (4 * task.params * task.clients_per_round) / PAPER_STEP)
+
+
+def _number(accuracy: str) -> float:
+    return float(accuracy.partition(" ")[0])
+
+
+def _title(name: str) -> str:
+    return tasks()[name].title
+
+
+def _group(line: Line, seeds: Collection[int]) -> Group:
+    return replace(group_runs([run for run in line.runs if run.config.seed in seeds])[0], label=line.label)
+
+
+def _cut(run: RunData, end: int) -> RunData:
+    return replace(run, records=tuple(record for record in run.records if record.round <= end))
+
+
+def _end(run: RunData) -> int:
+    return run.records[-1].round
+
+
+def _wrapped(text: str) -> str:
+    return fill(text, 120, break_long_words=False, break_on_hyphens=False)
