@@ -10,8 +10,10 @@ import typer
 from fedgbo import __version__
 from fedgbo.cli import data, paper
 from fedgbo.cli.compare import compare
+from fedgbo.cli.console import clean_errors
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.run import resume, run
+from fedgbo.runs.together import refuse_team
 
 app = typer.Typer(
     name="fedgbo",
@@ -20,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 unexpected failure, 2 wrong settings, 3 wrong data, 4 unusable folder or checkpoint, "
-    "5 diverged, 130 interrupted (resumable).",
+    "5 diverged, 6 another process was lost (resumable), 130 interrupted (resumable).",
 )
 app.command()(run)
 app.command()(resume)
@@ -38,11 +40,15 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def start(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """Federated learning that converges in a fraction of the communication rounds."""
+    if context.invoked_subcommand not in ("run", "resume"):
+        with clean_errors():
+            refuse_team(f"fedgbo {context.invoked_subcommand}")
 
 
 def main() -> None:

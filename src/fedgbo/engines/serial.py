@@ -1,6 +1,6 @@
 """The plain engine: one client after the other, in the order of their numbers. Others are measured against it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +11,15 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
 from fedgbo.core.errors import DivergenceError
 from fedgbo.core.random import Rows, stream, torch_seed
-from fedgbo.core.state import Mean, State
+from fedgbo.core.state import State
 from fedgbo.data.samples import Samples
 from fedgbo.engines.batches import minibatches
+from fedgbo.engines.consensus import check_same, complete, fingerprint
+from fedgbo.engines.device import generator_of
 from fedgbo.engines.fit import check_fit
 from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.mean import Mean
+from fedgbo.engines.team import ALONE, Row, Team
 from fedgbo.tasks.task import Task
 
 CHUNK = 64  # samples that go through the model at once where all are wanted: more is slower, and takes more memory
@@ -43,11 +47,18 @@ class ClientResult:
 
 
 class SerialEngine:
-    """Runs client updates in this process."""
+    """Runs client updates in this process: this process's share of them, where there are others."""
 
-    def __init__(self, task: Task, algorithm: FederatedAlgorithm, seed: int) -> None:
-        self.task = task
-        self.seed = seed
+    def __init__(
+        self,
+        task: Task,
+        algorithm: FederatedAlgorithm,
+        seed: int,
+        device: torch.device | str = "cpu",
+        team: Team = ALONE,
+    ) -> None:
+        self.task, self.seed, self.team = task, seed, team
+        self.device = torch.device(device)
         self.model = FlatModel(self.build_model(), task.loss)
         self.initial_params = self.model.params.clone()
         self.sample = self.batch(task.data.train, np.arange(min(2, len(task.data.train))))
@@ -56,16 +67,17 @@ class SerialEngine:
             self.model.watch_hidden(self.sample[0])
 
     def build_model(self) -> nn.Module:
-        """Build the task's model with the run's initial values."""
+        """Build the task's model with the run's initial values, which are those of the CPU on every device."""
         torch.manual_seed(torch_seed(self.seed, "model"))
-        return self.task.model()
+        return self.task.model().to(self.device)
 
     def train(
         self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
     ) -> CohortResult:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
-        order = sorted(zip(cohort, steps, strict=True))  # the sum's order, and so its bits, are the clients'
-        return gather((self.train_client(self.model, algorithm, down, c, k, t) for c, k in order), down, steps)
+        order = self.team.share(sorted(zip(cohort, steps, strict=True)))
+        results = (self.train_client(self.model, algorithm, down, c, k, t) for c, k in order)
+        return gather(results, down, steps, self.team)
 
     def train_client(
         self, model: FlatModel, algorithm: FederatedAlgorithm, down: State, client: int, steps: int, t: int
@@ -77,22 +89,29 @@ class SerialEngine:
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
-        return self.scores(self.score(self.model, params, start) for start in range(0, len(self.task.data.test), CHUNK))
+        starts = self.chunks()
+        return self.scores((self.score(self.model, params, s) for s in self.team.share(starts)), len(starts))
+
+    def chunks(self) -> Sequence[int]:
+        """Return where the chunks of test samples begin."""
+        return range(0, len(self.task.data.test), CHUNK)
 
     def score(self, model: FlatModel, params: Tensor, start: int) -> tuple[float, float]:
         """Return what the chunk of test samples from `start` on adds to the mean loss and to the mean metric."""
-        test, metric = self.task.data.test, self.task.metric
-        rows = np.arange(start, min(start + CHUNK, len(test)))
-        inputs, targets = self.batch(test, rows)
-        outputs = model.outputs(params, inputs)
-        share = len(rows) / len(test)
+        test = self.task.data.test
+        inputs, targets = self.batch(test, np.arange(start, min(start + CHUNK, len(test))))
+        return self.parts(model.outputs(params, inputs), targets)
+
+    def parts(self, outputs: Tensor, targets: Tensor) -> tuple[float, float]:
+        """Return what some test samples add to the mean loss and to the mean metric."""
+        share, metric = len(targets) / len(self.task.data.test), self.task.metric
         measured = 0.0 if metric is None else float(metric(outputs, targets))
         return share * float(self.task.loss(outputs, targets)), share * measured
 
-    def scores(self, parts: Iterable[tuple[float, float]]) -> dict[str, float]:
-        """Add up the parts in their order."""
+    def scores(self, parts: Iterable[tuple[float, float]], count: int) -> dict[str, float]:
+        """Add up the parts of all processes in their order, `count` of them."""
         loss = accuracy = 0.0
-        for part in parts:
+        for part in self.team.rows(parts, count, 2):
             loss, accuracy = loss + part[0], accuracy + part[1]
         return {"loss": loss} if self.task.metric is None else {"loss": loss, "accuracy": accuracy}
 
@@ -100,25 +119,30 @@ class SerialEngine:
         """Take rows, with numbers of the model's floating type and labels as torch's losses want them."""
         inputs, targets = samples.batch(rows, rng)
         kind = self.model.params.dtype
-        inputs = inputs.to(kind) if inputs.is_floating_point() else inputs
-        return inputs, targets.to(kind) if targets.is_floating_point() else targets.long()
+        inputs = inputs.to(self.device, kind if inputs.is_floating_point() else None)
+        return inputs, targets.to(self.device, kind if targets.is_floating_point() else torch.long)
 
 
-def gather(results: Iterable[ClientResult], down: State, steps: Sequence[int]) -> CohortResult:
-    """Average what clients sent up, in the order in which they come."""
-    mean, losses, samples, upload = Mean(), [], 0, 0
-    for result in results:
-        mean.add(result.up)
-        losses.append(result.loss)
-        samples += result.samples
-        upload += result.up.nbytes
+def gather(results: Iterable[ClientResult], down: State, steps: Sequence[int], team: Team = ALONE) -> CohortResult:
+    """Average what the clients of all processes sent up; `results` are of this process's share of them."""
+    mean = Mean()
+    start = fingerprint(down) if team.size > 1 else 0
+
+    def rows() -> Iterator[Row]:
+        for result in results:
+            mean.add(result.up)
+            yield result.loss, result.samples, result.up.nbytes, start
+
+    losses, samples, upload, starts = zip(*team.rows(rows(), len(steps), 4), strict=True)
+    check_same(starts)
+    complete(mean, team, down, len(steps))
     return CohortResult(
-        mean=mean.value(),
+        mean=mean.value(len(steps)),
         steps=float(np.mean(steps)),
         loss=float(np.mean(losses)),
-        samples=samples,
+        samples=int(sum(samples)),
         download_bytes=down.nbytes * len(steps),
-        upload_bytes=upload,
+        upload_bytes=int(sum(upload)),
     )
 
 
@@ -144,7 +168,7 @@ class SimulatedClient(Client):
         self._augment = stream(engine.seed, "augment", t, client)
         self._batches = minibatches(self._size, engine.task.batch_size, engine.seed, t, client)
         self._losses: list[Tensor] = []
-        torch.default_generator.manual_seed(torch_seed(engine.seed, "dropout", t, client))
+        generator_of(engine.device).manual_seed(torch_seed(engine.seed, "dropout", t, client))
 
     def gradient(self, params: Tensor) -> Tensor:
         """Return the gradient at `params` on the next minibatch."""

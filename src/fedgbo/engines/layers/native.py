@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("gru.c", "pool.c")
+SOURCES = ("gru.c", "pool.c", "sum.c")
 HEADERS = ("pool_loops.h",)
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-Wno-psabi")
 TIMEOUT = 20  # seconds; a build takes about one
@@ -76,6 +76,7 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.fedgbo_gru_forward.argtypes = [number] * 3 + [address] * 5
     loaded.fedgbo_gru_backward.argtypes = [number] * 3 + [address] * 5 + [size] * 2 + [address] * 2
     for kind in ("float", "double"):
+        getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] + [address] * 3
         getattr(loaded, f"fedgbo_pool_{kind}_forward").argtypes = [number] * 5 + [address] * 3
         getattr(loaded, f"fedgbo_pool_{kind}_backward").argtypes = [number] * 4 + [address] * 3
     return loaded
