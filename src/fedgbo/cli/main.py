@@ -1,5 +1,6 @@
 """The command `fedgbo`."""
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -13,7 +14,7 @@ from fedgbo.cli.compare import compare
 from fedgbo.cli.console import clean_errors
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.run import resume, run
-from fedgbo.runs.together import refuse_team
+from fedgbo.runs.together import refuse_team, started_as_team
 
 app = typer.Typer(
     name="fedgbo",
@@ -53,15 +54,32 @@ def start(
 
 def main() -> None:
     """Run the command line."""
+    team = started_as_team()
 
     def terminated(number: int, frame: FrameType | None) -> None:
+        if team:  # torchrun signals again and again, and kills whoever takes more than half a minute
+            for again in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(again, signal.SIG_IGN)
         raise KeyboardInterrupt  # SIGTERM stops a run as Ctrl-C does: with a checkpoint
 
     signal.signal(signal.SIGTERM, terminated)
+    if team:
+        signal.signal(signal.SIGINT, terminated)
     try:
         app()
     except KeyboardInterrupt:
-        sys.exit(130)
+        _exit(130, team)
+    except SystemExit as ended:
+        _exit(ended.code, team)
+
+
+def _exit(code: object, team: bool) -> None:
+    """End the process: without ceremony after a failure in a team, where torch would wait for connections long gone."""
+    if team and code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+    sys.exit(code)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -98,6 +98,7 @@ class Distributed(Team):
             return
         self._call.leave(told(error))
         close(self._group)
+        self._call.linger()
 
     def _add_up(self, one: ExactSum, with_rest: bool) -> None:
         if with_rest and one.rest is None:
@@ -160,10 +161,9 @@ class Distributed(Team):
         try:
             yield
         except RuntimeError as error:
-            present, reason = self._call.ask(str(error))
-            self._speaker = min(present)
+            close(self._group)  # so that those who wait for this process notice too
+            self._speaker, reason = self._call.ask(str(error))
             self._agreed = RankError(reason)
-            close(self._group)
             raise self._agreed from error
 
 

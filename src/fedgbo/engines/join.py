@@ -5,6 +5,7 @@ import functools
 import math
 import os
 from datetime import timedelta
+from importlib import import_module
 
 from fedgbo.core.errors import ConfigError, RankError
 from fedgbo.engines.team import ALONE, Team
@@ -28,6 +29,8 @@ def join() -> Team:
 
     if not dist.is_available():
         raise ConfigError("this torch was built without torch.distributed; run fedgbo without torchrun")
+    # torch imports this sooner or later; once there is a group, its functions' default arguments would hold on to that
+    import_module("torch.distributed.nn.functional")
     seconds = _seconds()
     timeout = timedelta(seconds=seconds)
     from torch.distributed.rendezvous import rendezvous

@@ -10,6 +10,8 @@ from fedgbo.core.errors import ConfigError
 from fedgbo.engines.join import join, joined, started_as_team
 from fedgbo.engines.team import Team
 
+__all__ = ["ask_leader", "check_alike", "leads", "refuse_team", "speaks", "started_as_team"]
+
 
 def check_alike(team: Team, about: Mapping[str, Any], device: torch.device) -> None:
     """Raise unless all processes are about to do the same run with the same data and the same initial model."""
