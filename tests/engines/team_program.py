@@ -24,6 +24,10 @@ def linear():
     return nn.Linear(3, 2)
 
 
+def minute():
+    return nn.Linear(1, 2, bias=False)
+
+
 def noisy():
     return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
 
@@ -59,6 +63,7 @@ GOOD = {
     "fedgbo-adam": lambda: fedgbo.run(digits(), fedgbo.FedGBO(ADAM), rounds=3, local_steps=3),
     "mfl-few": lambda: fedgbo.run(make_task(clients_per_round=2, batch_size=4), fedgbo.MFL(ADAM), rounds=3),
     "mimelite-64": lambda: fedgbo.run(make_task(7, dtype=torch.float64), fedgbo.Mimelite(ADAM), rounds=3),
+    "two-numbers": lambda: fedgbo.run(make_task(features=1, model=minute), fedgbo.FedGBO(ADAM), rounds=3),
     "dropout": lambda: fedgbo.run(make_task(5, batch_size=4, model=noisy), fedgbo.FedAvg(SGD), rounds=3),
     "sparse": lambda: fedgbo.run(sparse_task(), fedgbo.FedGBO(fedgbo.SGDm(1.0, 0.9)), rounds=3),
     "sparse-mimelite": lambda: fedgbo.run(sparse_task(), PULLED, rounds=2),

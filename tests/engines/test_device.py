@@ -1,3 +1,7 @@
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -5,6 +9,7 @@ import fedgbo
 from fedgbo.engines.device import device_of
 from fedgbo.engines.team import Alone
 from tests.conftest import make_task
+from tests.engines.teams import ROOT, environment
 
 
 class Second(Alone):
@@ -45,3 +50,17 @@ def test_without_a_gpu(monkeypatch):
         fedgbo.run(make_task(), fedgbo.FedAvg(fedgbo.SGD(0.1)), rounds=1, device="cuda")
     with pytest.raises(fedgbo.ConfigError, match="start no more processes than there are GPUs"):
         device_of("cuda", Second())
+
+
+def test_another_device_gives_the_same_and_nothing_is_left_on_the_cpu(tmp_path):
+    """In a process of its own, for a device cannot be taken back."""
+    program = [sys.executable, "-m", "tests.engines.pretend_device", tmp_path]
+    subprocess.run(program, cwd=ROOT, env=environment(), check=True)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert "two devices" in results.pop("mixed")  # the device does notice
+    assert len(results) == 7
+    for there in results.values():
+        assert there["devices"] == ["pretend:0"]
+        assert there["result"] == "cpu"
+        assert there["error"] < 1e-5
+        assert there["accuracies"][0] == there["accuracies"][1]

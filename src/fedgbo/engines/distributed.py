@@ -109,7 +109,7 @@ class Distributed(Team):
         parts = [self._exchanged(half, sizes) for half in halves]
         exact = ExactSum(mine, None if one.rest is None else one.rest.tensor_split(self.size)[self.rank])
         for theirs in parts:
-            for rank, part in enumerate(theirs.view(self.size, -1)):
+            for rank, part in enumerate(theirs.view(self.size, len(mine))):
                 if rank != self.rank:
                     exact.add(part)
         exact.value()  # in place, in this process's stretch of the total

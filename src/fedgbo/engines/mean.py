@@ -18,7 +18,7 @@ from fedgbo.engines.layers.native import library
 
 KINDS = {torch.float32: "float", torch.float64: "double"}
 CHUNK = 32_768  # numbers at once on the CPU where there is no compiler: all that is needed for them stays in the cache
-WORTH_LOADING = 50_000  # numbers from which the C loops pay for being built and loaded
+WORTH_LOADING = 5_000  # numbers from which the C loops pay for being built and loaded
 
 
 @dataclass(eq=False)

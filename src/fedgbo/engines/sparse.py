@@ -80,7 +80,7 @@ class SparseEngine:
         """
         name, team = np.uint64(name_of(self.seed, "batches", t)), self.plain.team
         own, own_steps = np.ascontiguousarray(clients[team.mine]), np.ascontiguousarray(steps[team.mine])
-        exact, losses = np.zeros((2, len(step.start))), [np.empty(0)]
+        exact, losses = np.zeros((2, len(step.start))), []
         for begin in range(0, len(own), BLOCK):
             block = slice(begin, begin + BLOCK)
             work = (self.offsets, own[block], own_steps[block], batch, skipped, name)
@@ -88,12 +88,17 @@ class SparseEngine:
                 losses.append(train_alone(self.tables[0], self.train_rows, step, *work, exact))
             else:
                 losses.append(self._train_together(step, work, exact))
-        rows = team.rows(np.concatenate(losses)[:, None], len(clients), 1)
-        moved = ExactSum(*torch.from_numpy(exact))
-        team.add_up([moved])
-        total: Array = moved.value().numpy()
+        found = losses[0] if len(losses) == 1 else np.concatenate([np.empty(0), *losses])
+        total, found = self._joined(exact, found, len(clients)) if team.size > 1 else (exact[0] + exact[1], found)
         drift(step, steps, total)
-        return total, np.array(rows)[:, 0]
+        return total, found
+
+    def _joined(self, exact: Array, losses: Array, count: int) -> tuple[Array, Array]:
+        """Return the sum over the clients of all processes, and the losses of all `count` of them."""
+        rows = self.plain.team.rows(losses[:, None], count, 1)
+        moved = ExactSum(*torch.from_numpy(exact))
+        self.plain.team.add_up([moved])
+        return moved.value().numpy(), np.array(rows)[:, 0]
 
     def step_of(self, optimiser: Optimiser, params: Tensor, stats: Stats, pull: float) -> Step | None:
         """Return the step that all clients take with these statistics; None if it is not affine."""
