@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "runs": {"core", "optimisers", "algorithms", "data", "tasks", "engines", "costs", "runs"},
     "reports": {"core", "data", "tasks", "runs", "costs", "reports"},
     "experiments": {"core", "runs", "costs", "tasks", "models", "algorithms", "optimisers", "experiments", "reports"},
-    "cli": {"core", "data", "tasks", "runs", "costs", "experiments", "reports", "cli"},
+    "bench": {"core", "algorithms", "optimisers", "models", "data", "tasks", "engines", "costs", "runs", "bench"},
+    "cli": {"core", "bench", "data", "tasks", "runs", "costs", "experiments", "reports", "cli"},
 }
 
 

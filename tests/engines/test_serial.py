@@ -7,7 +7,7 @@ from torch.nn import functional
 import fedgbo
 from fedgbo.engines.batches import minibatches
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.serial import SerialEngine, SimulatedClient
+from fedgbo.engines.serial import SerialEngine, SimulatedClient, Work
 from tests.conftest import make_task
 
 SGD = fedgbo.SGD(lr=0.1)
@@ -44,9 +44,9 @@ def test_a_full_gradient_is_the_mean_over_all_samples_in_chunks(monkeypatch):
     task = make_task(samples=11, dtype=torch.float64)
     engine = SerialEngine(task, AVG, 0)
     down = AVG.init(engine.initial_params)
-    whole = SimulatedClient(engine, engine.model, AVG, down, 1, 1, 0).full_gradient(down.params)
+    whole = SimulatedClient(engine, engine.model, Work(AVG, down, 0), 1, 1).full_gradient(down.params)
     monkeypatch.setattr("fedgbo.engines.serial.CHUNK", 4)
-    client = SimulatedClient(engine, engine.model, AVG, down, 1, 1, 0)
+    client = SimulatedClient(engine, engine.model, Work(AVG, down, 0), 1, 1)
     assert torch.allclose(client.full_gradient(down.params), whole, rtol=1e-12)
     assert client.samples == 11
 
@@ -72,8 +72,8 @@ def test_batches_depend_on_round_and_client_only():
 
     def first_gradient(client, t, warm_up):
         for other in warm_up:
-            SimulatedClient(engine, engine.model, AVG, down, other, 1, t).gradient(down.params)
-        return SimulatedClient(engine, engine.model, AVG, down, client, 1, t).gradient(down.params)
+            SimulatedClient(engine, engine.model, Work(AVG, down, t), other, 1).gradient(down.params)
+        return SimulatedClient(engine, engine.model, Work(AVG, down, t), client, 1).gradient(down.params)
 
     assert torch.equal(first_gradient(2, 0, []), first_gradient(2, 0, [0, 1, 3]))
     assert not torch.equal(first_gradient(2, 0, []), first_gradient(2, 1, []))

@@ -30,6 +30,13 @@ class Optimiser(ABC):
     def update(self, params: Tensor, stats: Stats, grad: Tensor) -> Tensor:
         """U, applied: return y - U(lr, g, s) with the statistics fixed."""
 
+    def affine(self, stats: Stats) -> tuple[Tensor | float, Tensor | float] | None:
+        """Return (a, b) such that U = a + b g while the statistics are fixed, each a vector or one number.
+
+        It saves time: clients then compute that part of the step once a round. By default None: `update` alone speaks.
+        """
+        return None
+
     def track(self, stats: Stats, grad: Tensor) -> Stats:
         """T: return the statistics after seeing `grad`."""
         return stats

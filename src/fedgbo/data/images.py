@@ -1,6 +1,7 @@
 """Images as bytes, made into normalised and augmented batches one batch at a time."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +12,8 @@ from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.core.random import Rows
 from fedgbo.data.samples import Samples
 from fedgbo.data.store import Array
+
+FRAME = 256  # the code of a pixel outside the image; those inside have 0 to 255
 
 
 class Pictures(Protocol):
@@ -61,12 +64,24 @@ class ImageSamples(Samples):
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return float images and whole-numbered labels of `rows`, augmented if there is a generator."""
         labels = torch.from_numpy(self.labels[rows].astype(np.int64))
-        pixels = np.asarray(self.images[rows])
-        images = torch.from_numpy(255 - pixels if self.invert else pixels).float().div_(255)
-        images = images.sub_(_by_channel(self.mean)).div_(_by_channel(self.std))  # (B, C, H, W)
+        pixels = np.asarray(self.images[rows])  # (B, C, H, W)
         if rng is not None:
-            return self._augmented(images, rng), labels
-        return images if self.crop is None else _centre(images, self.crop), labels
+            codes = self._augmented(pixels, rng)
+        else:
+            codes = pixels if self.crop is None else _centre(pixels, self.crop)
+        values = self._values
+        images = np.empty(codes.shape, np.float32)
+        for channel, value in enumerate(values):
+            np.take(value, codes[:, channel], out=images[:, channel], mode="clip")  # codes are in range: no check
+        return torch.from_numpy(images), labels
+
+    @cached_property
+    def _values(self) -> Array:
+        """What each pixel code becomes in each channel (C, 257): looked up, not computed again for every pixel."""
+        codes = torch.arange(256.0)
+        images = (255 - codes if self.invert else codes).div(255).repeat(self.images.shape[1], 1)
+        images = images.sub_(_by_channel(self.mean)).div_(_by_channel(self.std))
+        return torch.nn.functional.pad(images, (0, 1)).numpy()  # the last one is FRAME
 
     def labels_of(self, rows: Rows) -> Array:
         """Return the labels of `rows`."""
@@ -76,25 +91,30 @@ class ImageSamples(Samples):
         """Return the smallest and the largest label."""
         return int(self.labels.min()), int(self.labels.max())
 
-    def _augmented(self, images: Tensor, rng: np.random.Generator) -> Tensor:
-        count = len(images)
+    def _augmented(self, pixels: Array, rng: np.random.Generator) -> Array:
+        """Return pixel codes, FRAME for those outside the image: a byte or two to move about instead of a float."""
+        count, channels, height, width = pixels.shape
         if self.flip:
-            flipped = torch.from_numpy(rng.random(count) < 0.5)
-            images = torch.where(flipped[:, None, None, None], images.flip(3), images)
+            flipped = rng.random(count) < 0.5
+            pixels[flipped] = pixels[flipped, :, :, ::-1]
         if self.crop is None:
-            return images
+            return pixels
         if self.padding:
-            images = torch.nn.functional.pad(images, [self.padding] * 4)
-        windows = images.unfold(2, self.crop, 1).unfold(3, self.crop, 1)  # (B, C, tops, lefts, crop, crop), a view
-        tops = torch.from_numpy(rng.integers(windows.shape[2], size=count))
-        lefts = torch.from_numpy(rng.integers(windows.shape[3], size=count))
-        return windows[torch.arange(count), :, tops, lefts]
+            edge = self.padding
+            framed = np.full((count, channels, height + 2 * edge, width + 2 * edge), FRAME, np.uint16)
+            framed[:, :, edge:-edge, edge:-edge] = pixels
+            pixels = framed
+        windows = np.lib.stride_tricks.sliding_window_view(pixels, (self.crop, self.crop), axis=(2, 3))
+        tops = rng.integers(windows.shape[2], size=count)
+        lefts = rng.integers(windows.shape[3], size=count)
+        cut: Array = windows[np.arange(count), :, tops, lefts]
+        return cut
 
 
 def _by_channel(values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32)[:, None, None]
+    return torch.tensor(values, dtype=torch.float32)[:, None]
 
 
-def _centre(images: Tensor, crop: int) -> Tensor:
-    top, left = (images.shape[2] - crop) // 2, (images.shape[3] - crop) // 2
-    return images[:, :, top : top + crop, left : left + crop].contiguous()
+def _centre(pixels: Array, crop: int) -> Array:
+    top, left = (pixels.shape[2] - crop) // 2, (pixels.shape[3] - crop) // 2
+    return pixels[:, :, top : top + crop, left : left + crop]

@@ -1,32 +1,34 @@
 """A torch module seen as a function of one flat vector: the only place with autograd."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.objective import Term
+from fedgbo.engines.fixed import FixedStep
 from fedgbo.engines.layers.accelerate import accelerate
+from fedgbo.engines.layers.stack import StackRunner, runner_for
 
 
 class FlatModel:
-    """The module's parameters and their gradients are views into two vectors, in the order of `parameters()`."""
+    """The module's parameters are views into one vector, in the order of `parameters()`."""
 
     def __init__(self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self.original = module  # with the same parameters
         self.module = accelerate(module)
         self.loss = loss
         parameters = list(module.parameters())
         _check_parameters(module, parameters)
         self.params = torch.cat([p.detach().reshape(-1) for p in parameters])
-        self.grad = torch.zeros_like(self.params)
-        start = 0
-        for p in parameters:
-            end = start + p.numel()
-            p.data = self.params[start:end].view(p.shape)
-            if p.requires_grad:
-                p.grad = self.grad[start:end].view(p.shape)
-            start = end
+        self._parameters = parameters
+        self._runner: StackRunner | None = None
+        self._at = self.params  # where the parameters are that it computes with
+        self._point_at(self.params)
+        self._grad: Tensor | None = None  # as one vector, where a runner computes it
         self._hidden: Tensor | None = None
 
     def gradient(
@@ -34,14 +36,108 @@ class FlatModel:
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient at `params` of the loss, plus the terms on the hidden layer, and that loss."""
         self.params.copy_(params)
-        self.grad.zero_()
+        self.clear()
+        loss = self.backward(batch, terms)
+        return self.flat_gradient(), loss
+
+    def clear(self) -> None:
+        """Forget the gradients: the next ones are taken as they come, not added."""
+        self._grad = None
+        for p in self._parameters:
+            p.grad = None
+
+    def backward(self, batch: tuple[Tensor, Tensor], terms: Sequence[Term] = (), share: float = 1.0) -> Tensor:
+        """Add to every parameter's gradient that of `share` times the loss; return that part of the loss."""
+        if self._runner is not None and self._runner.takes(*batch):
+            grad = torch.empty_like(self.params)
+            loss = self._runner.gradient(self._at, *batch, share, grad)
+            self._grad = grad if self._grad is None else self._grad.add_(grad)
+            return loss
         loss = self.loss(self.module(batch[0]), batch[1])
         for term in terms:
             if term.needs_hidden and self._hidden is not None:
                 loss = loss + term.loss(self._hidden)
+        loss = loss if share == 1.0 else loss * share
         loss.backward()  # type: ignore[no-untyped-call]
         self._hidden = None
-        return self.grad.clone(), loss.detach()
+        return loss.detach()
+
+    def step(self, batch: tuple[Tensor, Tensor], terms: Sequence[Term], step: FixedStep) -> Tensor:
+        """Take a step in place with the gradient of the batch; return the loss before it."""
+        if self._runner is not None and self._runner.takes(*batch):
+            return self._runner.step(self.params, *batch, step)
+        self.clear()
+        loss = self.backward(batch, terms)
+        self.take(step)
+        return loss
+
+    def take(self, step: FixedStep) -> None:
+        """Take a step in place with the gradients that are there."""
+        for begin, p, grad in self.gradients():
+            step.take(p, grad, begin)
+
+    def release(self) -> Tensor:
+        """Hand the parameters over, without a copy, and work on other memory from now on."""
+        given = self.params
+        self.params = torch.empty_like(given)
+        self._point_at(self.params)
+        return given
+
+    def gradients(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield parameters, each with its place in the flat vector before it, and its gradient, or zeros, after it."""
+        if self._grad is not None:
+            yield 0, self.params, self._grad
+            return
+        begin = 0
+        for p in self._parameters:
+            yield begin, p.detach(), torch.zeros_like(p) if p.grad is None else p.grad.contiguous()
+            begin += p.numel()
+
+    def flat_gradient(self) -> Tensor:
+        """Return the gradients as one vector."""
+        if self._grad is not None:
+            return self._grad.clone()
+        return torch.cat([grad.reshape(-1) for _, _, grad in self.gradients()])
+
+    def give_gradients(self) -> list[Tensor | None]:
+        """Hand the gradients over, and forget them."""
+        given = [self._grad, *(p.grad for p in self._parameters)]
+        self.clear()
+        return given
+
+    def add_gradients(self, given: list[Tensor | None]) -> None:
+        """Add another model's gradients to this one's."""
+        flat, *each = given
+        if flat is not None:
+            self._grad = flat if self._grad is None else self._grad.add_(flat)
+        for p, grad in zip(self._parameters, each, strict=True):
+            if p.grad is None:
+                p.grad = grad
+            elif grad is not None:
+                p.grad.add_(grad)
+
+    @contextmanager
+    def looking_at(self, params: Tensor) -> Iterator[None]:
+        """Compute with another model's parameters where they are, instead of a copy."""
+        if self._runner is not None:  # needs no more than this
+            self._at = params
+            try:
+                yield
+            finally:
+                self._at = self.params
+            return
+        self._point_at(params)
+        try:
+            yield
+        finally:
+            self._point_at(self.params)
+
+    def _point_at(self, params: Tensor) -> None:
+        self._at = params
+        begin = 0
+        for p in self._parameters:
+            p.data = params[begin : begin + p.numel()].view(p.shape)
+            begin += p.numel()
 
     def outputs(self, params: Tensor, inputs: Tensor) -> Tensor:
         """Return the module's outputs at `params`, as in evaluation."""
@@ -52,10 +148,15 @@ class FlatModel:
         self.module.train()
         return outputs
 
-    def watch_hidden(self, inputs: Tensor) -> None:
-        """From now on keep the input of the last layer, the activations that FedMAX's term is about."""
-        last = _last_linear(self.module, inputs)
-        last.register_forward_pre_hook(self._keep_hidden)
+    def specialise(self, inputs: Tensor, terms: Sequence[Term]) -> None:
+        """Prepare for these objective terms, and for inputs like these: a whole network in one call, if that is known.
+
+        A term on the hidden layer keeps the input of the last layer, the activations that FedMAX's term is about.
+        """
+        if any(term.needs_hidden for term in terms):
+            _last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
+        elif self.loss is functional.cross_entropy:
+            self._runner = runner_for(self.original, inputs)
 
     def _keep_hidden(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._hidden = args[0]

@@ -6,13 +6,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.state import State
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.serial import ClientResult, CohortResult, SerialEngine, gather
+from fedgbo.engines.halves import at_once
+from fedgbo.engines.serial import ClientResult, CohortResult, SerialEngine, Work, gather
 
 T = TypeVar("T")
 
@@ -35,17 +35,23 @@ class ParallelEngine:
         self._free.put(plain.model)
         for _ in range(workers - 1):
             model = FlatModel(plain.build_model(), plain.task.loss)
-            if any(term.needs_hidden for term in algorithm.terms):
-                model.watch_hidden(plain.sample[0])
+            model.specialise(plain.sample[0], algorithm.terms)
             self._free.put(model)
 
     def train(
-        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
+        self,
+        algorithm: FederatedAlgorithm,
+        down: State,
+        cohort: Sequence[int],
+        steps: Sequence[int],
+        t: int,
+        odd: int | None = None,
     ) -> CohortResult:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
+        work = Work(algorithm, down, t, odd if self.plain.splits else None)
 
         def update(model: FlatModel, who: tuple[int, int]) -> ClientResult:
-            return self.plain.train_client(model, algorithm, down, who[0], who[1], t)
+            return self.plain.train_client(model, work, *who, halves=at_once(self._submit))
 
         order = self.plain.team.share(sorted(zip(cohort, steps, strict=True)))
         return gather(self._each(update, order), down, steps, self.plain.team)
@@ -73,16 +79,12 @@ class ParallelEngine:
                 if not future.cancelled():
                     future.exception()
 
+    def _submit(self, work: Callable[[FlatModel], Any]) -> "Future[Any]":
+        return self._threads.submit(self._on_a_model, lambda model, _: work(model), None)
+
     def _on_a_model(self, work: Callable[[FlatModel, Any], T], item: Any) -> T:
         model = self._free.get()
         try:
             return work(model, item)
         finally:
             self._free.put(model)
-
-
-def draws_random_numbers(plain: SerialEngine) -> bool:
-    """Return whether training the model draws from torch's generator (dropout), which threads would share."""
-    before = torch.get_rng_state()
-    plain.model.gradient(plain.initial_params, plain.sample)
-    return not torch.equal(torch.get_rng_state(), before)

@@ -8,8 +8,8 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.costs.flops import forward_macs
 from fedgbo.data.sparse import SparseSamples
 from fedgbo.engines.engine import Engine
-from fedgbo.engines.parallel import ParallelEngine, draws_random_numbers
-from fedgbo.engines.serial import SerialEngine
+from fedgbo.engines.parallel import ParallelEngine
+from fedgbo.engines.serial import SerialEngine, draws_random_numbers
 from fedgbo.engines.team import ALONE, Team
 from fedgbo.models.linear import SparseLinear
 from fedgbo.tasks.task import Task
@@ -39,10 +39,10 @@ def _parallel(plain: SerialEngine, algorithm: FederatedAlgorithm, workers: int) 
     """Return a ParallelEngine if there is more than one worker and the model is large enough to need them."""
     task = plain.task
     batch = task.batch_size or len(task.data.train) // task.data.clients
-    workers = min(workers, -(-task.cohort_size // plain.team.size))
-    if workers < 2 or batch * forward_macs(plain.model.module, plain.sample[0]) < WORTH_THREADS:
+    workers = min(workers, -(-task.cohort_size // plain.team.size) + plain.splits)
+    if workers < 2 or batch * forward_macs(plain.model.original, plain.sample[0]) < WORTH_THREADS:
         return None
-    return None if draws_random_numbers(plain) else ParallelEngine(plain, algorithm, workers)
+    return None if draws_random_numbers(plain.model, plain.sample) else ParallelEngine(plain, algorithm, workers)
 
 
 def _sparse(plain: SerialEngine, algorithm: FederatedAlgorithm, workers: int) -> Engine | None:

@@ -1,5 +1,6 @@
 """The plain engine: one client after the other, in the order of their numbers. Others are measured against it."""
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,18 +11,23 @@ from torch import Tensor, nn
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
 from fedgbo.core.errors import DivergenceError
+from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.core.random import Rows, stream, torch_seed
 from fedgbo.core.state import State
+from fedgbo.costs.flops import forward_macs
 from fedgbo.data.samples import Samples
 from fedgbo.engines.batches import minibatches
 from fedgbo.engines.consensus import check_same, complete, fingerprint
 from fedgbo.engines.device import generator_of
 from fedgbo.engines.fit import check_fit
+from fedgbo.engines.fixed import FixedStep
 from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.halves import Backward, in_turn, splits, whole
 from fedgbo.engines.mean import Mean
 from fedgbo.engines.team import ALONE, Row, Team
 from fedgbo.tasks.task import Task
 
+WORTH_SPLITTING = 20_000_000  # multiply-adds of a batch going forward, from which handing over a half pays
 CHUNK = 64  # samples that go through the model at once where all are wanted: more is slower, and takes more memory
 
 
@@ -35,6 +41,7 @@ class CohortResult:
     samples: int  # sample gradients computed, all clients together
     download_bytes: int  # to all clients together
     upload_bytes: int  # from all clients together
+    averaging_seconds: float = 0.0  # that the server's mean took, where it is not part of the training itself
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +70,9 @@ class SerialEngine:
         self.initial_params = self.model.params.clone()
         self.sample = self.batch(task.data.train, np.arange(min(2, len(task.data.train))))
         check_fit(self.model, task, *self.sample)
-        if any(term.needs_hidden for term in algorithm.terms):
-            self.model.watch_hidden(self.sample[0])
+        self.model.specialise(self.sample[0], algorithm.terms)
+        self.splits = task.cohort_size % 2 == 1 and self._splits()
+        self._fixed: tuple[Optimiser, Stats, FixedStep | None] | None = None
 
     def build_model(self) -> nn.Module:
         """Build the task's model with the run's initial values, which are those of the CPU on every device."""
@@ -72,20 +80,34 @@ class SerialEngine:
         return self.task.model().to(self.device)
 
     def train(
-        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
+        self,
+        algorithm: FederatedAlgorithm,
+        down: State,
+        cohort: Sequence[int],
+        steps: Sequence[int],
+        t: int,
+        odd: int | None = None,
     ) -> CohortResult:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
         order = self.team.share(sorted(zip(cohort, steps, strict=True)))
-        results = (self.train_client(self.model, algorithm, down, c, k, t) for c, k in order)
-        return gather(results, down, steps, self.team)
+        work = Work(algorithm, down, t, odd if self.splits else None)
+        return gather((self.train_client(self.model, work, c, k) for c, k in order), down, steps, self.team)
 
     def train_client(
-        self, model: FlatModel, algorithm: FederatedAlgorithm, down: State, client: int, steps: int, t: int
+        self, model: FlatModel, work: "Work", client: int, steps: int, halves: Backward = in_turn
     ) -> ClientResult:
-        """Run one client's update on `model`."""
-        simulated = SimulatedClient(self, model, algorithm, down, client, steps, t)
-        up = algorithm.client_update(down, simulated)
+        """Run one client's update on `model`; the odd client's batches go through it as `halves`."""
+        backward = halves if client == work.odd else whole
+        simulated = SimulatedClient(self, model, work, client, steps, backward)
+        up = work.algorithm.client_update(work.down, simulated)
         return ClientResult(up, simulated.mean_loss(), simulated.samples)
+
+    def fixed_step(self, optimiser: Optimiser, stats: Stats) -> FixedStep | None:
+        """Return the step that all clients take with these statistics, worked out once a round."""
+        last = self._fixed
+        if last is None or last[0] != optimiser or last[1] is not stats:
+            last = self._fixed = (optimiser, stats, FixedStep.of(optimiser, stats))
+        return last[2]
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
@@ -115,6 +137,15 @@ class SerialEngine:
             loss, accuracy = loss + part[0], accuracy + part[1]
         return {"loss": loss} if self.task.metric is None else {"loss": loss, "accuracy": accuracy}
 
+    def _splits(self) -> bool:
+        """Return whether a batch of this task may go through the model in halves."""
+        train, size = self.task.data.train, self.task.batch_size
+        if size is None or size * forward_macs(self.model.original, self.sample[0]) < WORTH_SPLITTING:
+            return False
+        if draws_random_numbers(self.model, self.sample):
+            return False
+        return splits(self.model, self.batch(train, np.arange(min(size, len(train)))))
+
     def batch(self, samples: Samples, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Take rows, with numbers of the model's floating type and labels as torch's losses want them."""
         inputs, targets = samples.batch(rows, rng)
@@ -125,12 +156,15 @@ class SerialEngine:
 
 def gather(results: Iterable[ClientResult], down: State, steps: Sequence[int], team: Team = ALONE) -> CohortResult:
     """Average what the clients of all processes sent up; `results` are of this process's share of them."""
-    mean = Mean()
+    mean, averaging = Mean(), 0.0
     start = fingerprint(down) if team.size > 1 else 0
 
     def rows() -> Iterator[Row]:
+        nonlocal averaging
         for result in results:
+            began = time.thread_time()  # of this thread alone: the others train meanwhile
             mean.add(result.up)
+            averaging += time.thread_time() - began
             yield result.loss, result.samples, result.up.nbytes, start
 
     losses, samples, upload, starts = zip(*team.rows(rows(), len(steps), 4), strict=True)
@@ -143,27 +177,32 @@ def gather(results: Iterable[ClientResult], down: State, steps: Sequence[int], t
         samples=int(sum(samples)),
         download_bytes=down.nbytes * len(steps),
         upload_bytes=int(sum(upload)),
+        averaging_seconds=averaging,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What all clients of a round have in common."""
+
+    algorithm: FederatedAlgorithm
+    down: State
+    t: int
+    odd: int | None = None  # the client whose batches go through the model in halves
 
 
 class SimulatedClient(Client):
     """A client whose data lie in this process."""
 
     def __init__(
-        self,
-        engine: SerialEngine,
-        model: FlatModel,
-        algorithm: FederatedAlgorithm,
-        down: State,
-        client: int,
-        steps: int,
-        t: int,
+        self, engine: SerialEngine, model: FlatModel, work: Work, client: int, steps: int, backward: Backward = whole
     ) -> None:
         self.steps = steps
         self.samples = 0
-        self._client, self._round = client, t
-        self._engine, self._model, self._terms, self._start = engine, model, algorithm.terms, down.params
-        data = engine.task.data
+        self._client, self._round = client, work.t
+        self._engine, self._model, self._backward = engine, model, backward
+        self._terms, self._start = work.algorithm.terms, work.down.params
+        data, t = engine.task.data, work.t
         self._first, self._size = int(data.offsets[client]), data.size(client)
         self._augment = stream(engine.seed, "augment", t, client)
         self._batches = minibatches(self._size, engine.task.batch_size, engine.seed, t, client)
@@ -172,9 +211,9 @@ class SimulatedClient(Client):
 
     def gradient(self, params: Tensor) -> Tensor:
         """Return the gradient at `params` on the next minibatch."""
-        grad, loss = self._gradient(params, self._first + next(self._batches))
-        self._losses.append(loss)
-        return grad
+        self._model.params.copy_(params)
+        self._losses.append(self._run(self._first + next(self._batches)))
+        return self._pulled(params)
 
     def full_gradient(self, params: Tensor) -> Tensor:
         """Return the gradient at `params` on all samples, a chunk of them at a time."""
@@ -182,8 +221,25 @@ class SimulatedClient(Client):
         total = torch.zeros_like(params)
         for start in range(0, self._size, CHUNK):
             chunk = rows[start : start + CHUNK]
-            total += self._gradient(params, chunk)[0] * (len(chunk) / self._size)
+            self._model.params.copy_(params)
+            self._run(chunk)
+            total += self._pulled(params) * (len(chunk) / self._size)
         return total
+
+    def descend(self, params: Tensor, optimiser: Optimiser, stats: Stats) -> Tensor:
+        """Take K local steps in place, each in one pass over the weights, where the step allows it."""
+        step = self._engine.fixed_step(optimiser, stats)
+        if step is None or any(term.gradient(params, self._start) is not None for term in self._terms):
+            return super().descend(params, optimiser, stats)
+        self._model.params.copy_(params)
+        for _ in range(self.steps):
+            if self._backward is whole:
+                batch = self._batch(self._first + next(self._batches))
+                self._losses.append(self._model.step(batch, self._terms, step))
+            else:
+                self._losses.append(self._run(self._first + next(self._batches)))
+                self._model.take(step)
+        return self._model.release()
 
     def mean_loss(self) -> float:
         """Return the mean loss over the minibatches so far; raise if it is not finite."""
@@ -194,11 +250,25 @@ class SimulatedClient(Client):
             raise DivergenceError(f"the training loss of client {self._client} is {loss} in round {self._round + 1}")
         return loss
 
-    def _gradient(self, params: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+    def _run(self, rows: Rows) -> Tensor:
+        """Fill the model's gradients from these samples; return their mean loss."""
+        return self._backward(self._model, self._batch(rows), self._terms)
+
+    def _batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         self.samples += len(rows)
-        batch = self._engine.batch(self._engine.task.data.train, rows, self._augment)
-        grad, loss = self._model.gradient(params, batch, self._terms)
+        return self._engine.batch(self._engine.task.data.train, rows, self._augment)
+
+    def _pulled(self, params: Tensor) -> Tensor:
+        """Return the model's gradients as one vector, with those of the terms on the parameters."""
+        grad = self._model.flat_gradient()
         for term in self._terms:
             pull = term.gradient(params, self._start)
             grad = grad if pull is None else grad + pull
-        return grad, loss
+        return grad
+
+
+def draws_random_numbers(model: FlatModel, batch: tuple[Tensor, Tensor]) -> bool:
+    """Return whether training the model draws from torch's generator (dropout), which threads would share."""
+    before = torch.get_rng_state()
+    model.gradient(model.params.clone(), batch)
+    return not torch.equal(torch.get_rng_state(), before)

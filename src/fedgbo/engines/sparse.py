@@ -54,7 +54,13 @@ class SparseEngine:
         self.threads = ThreadPoolExecutor(max(1, workers - 1))  # starts none before it is asked
 
     def train(
-        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
+        self,
+        algorithm: FederatedAlgorithm,
+        down: State,
+        cohort: Sequence[int],
+        steps: Sequence[int],
+        t: int,
+        odd: int | None = None,
     ) -> CohortResult:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
         start = down.to(torch.float64)  # so that x - (x - mean difference) keeps the digits of the difference
@@ -62,7 +68,7 @@ class SparseEngine:
         try:
             up = algorithm.client_update(start, client)
         except OneByOne:
-            return self.plain.train(algorithm, down, cohort, steps, t)
+            return self.plain.train(algorithm, down, cohort, steps, t, odd)
         return CohortResult(
             mean=up,
             steps=sum(steps) / len(steps),

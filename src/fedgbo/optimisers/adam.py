@@ -44,6 +44,11 @@ class Adam(Optimiser):
         direction = self.beta1 * stats["m"] + (1 - self.beta1) * grad
         return params - self.lr * direction / (stats["v"].sqrt() + self.eps)
 
+    def affine(self, stats: Stats) -> tuple[Tensor, Tensor]:
+        """U = η β₁ / (√v + ε) m + η (1 - β₁) / (√v + ε) g."""
+        rate = self.lr / (stats["v"].sqrt() + self.eps)
+        return rate * self.beta1 * stats["m"], rate * (1 - self.beta1)
+
     def track(self, stats: Stats, grad: Tensor) -> Stats:
         """Return m <- β₁ m + (1 - β₁) g and v <- β₂ v + (1 - β₂) g²."""
         return {

@@ -41,6 +41,10 @@ class RMSProp(Optimiser):
         """Return y - η g / (√v + ε)."""
         return params - self.lr * grad / (stats["v"].sqrt() + self.eps)
 
+    def affine(self, stats: Stats) -> tuple[float, Tensor]:
+        """U = 0 + η / (√v + ε) g."""
+        return 0.0, self.lr / (stats["v"].sqrt() + self.eps)
+
     def track(self, stats: Stats, grad: Tensor) -> Stats:
         """Return v <- β v + (1 - β) g²."""
         return {"v": self.beta * stats["v"] + (1 - self.beta) * grad**2}

@@ -27,6 +27,10 @@ class SGD(Optimiser):
         """Return y - η g."""
         return params - self.lr * grad
 
+    def affine(self, stats: Stats) -> tuple[float, float]:
+        """U = 0 + η g."""
+        return 0.0, float(self.lr)
+
     def invert(self, stats: Stats, delta: Tensor, steps: float) -> Tensor:
         """Return (x_t - x_{t+1}) / (η K)."""
         return delta / (self.lr * steps)

@@ -39,6 +39,10 @@ class SGDm(Optimiser):
         """Return y - η (β m + (1 - β) g)."""
         return params - self.lr * (self.beta * stats["m"] + (1 - self.beta) * grad)
 
+    def affine(self, stats: Stats) -> tuple[Tensor, float]:
+        """U = η β m + η (1 - β) g."""
+        return self.lr * self.beta * stats["m"], float(self.lr * (1 - self.beta))
+
     def track(self, stats: Stats, grad: Tensor) -> Stats:
         """Return m <- β m + (1 - β) g."""
         return {"m": self.beta * stats["m"] + (1 - self.beta) * grad}

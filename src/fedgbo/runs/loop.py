@@ -34,6 +34,7 @@ from fedgbo.runs.steps import LocalSteps, check_local_steps
 from fedgbo.runs.together import check_alike
 from fedgbo.tasks.task import Task
 
+CPU = torch.device("cpu")
 CHECKPOINT_SECONDS = 30.0  # at the latest; besides, each evaluation is followed by one
 
 
@@ -87,7 +88,7 @@ def run(
     try:
         place = team.together(lambda: device_of(device, team))
         workers = max(1, cores() // team.local_size) if workers is None else workers
-        with _reproducible(place):
+        with reproducible(place):
             engine = team.together(lambda: engine_for(task, algorithm, seed, workers, place, team))
             params = _initial_params(engine, initial_params)
             about = _about(task, algorithm, local_steps, seed, params)
@@ -201,7 +202,7 @@ def cores() -> int:
 
 
 @contextmanager
-def _reproducible(device: torch.device) -> Iterator[None]:
+def reproducible(device: torch.device = CPU) -> Iterator[None]:
     """One thread for each operation, so that bits do not depend on the machine's cores; torch's own seed kept."""
     threads, fixed = torch.get_num_threads(), torch.backends.cudnn.deterministic
     torch.set_num_threads(1)

@@ -25,7 +25,7 @@ class Prices:
     @classmethod
     def of(cls, engine: Engine) -> "Prices":
         """Run two samples through the engine's model and count."""
-        module, (inputs, targets) = engine.model.module, engine.sample
+        module, (inputs, targets) = engine.model.original, engine.sample  # the layers that torch knows to count
         return cls(
             params=engine.model.params.numel(),
             macs=forward_macs(module, inputs),

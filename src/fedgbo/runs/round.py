@@ -32,7 +32,8 @@ def next_round(
     task, now = engine.task, at_round(algorithm, t)
     cohort = sample(task.data.clients, task.cohort_size, engine.seed, t)
     steps = steps_of(local_steps, cohort, t)
-    result = engine.train(now, now.broadcast(server), cohort, steps, t)
+    odd = cohort[-1] if len(cohort) % 2 else None
+    result = engine.train(now, now.broadcast(server), cohort, steps, t, odd)
     server = now.server_update(server, result.mean, result.steps).to(server.params.dtype)
     if (name := server.not_finite()) is not None:
         raise DivergenceError(f"{name} is no longer finite after round {t + 1}")

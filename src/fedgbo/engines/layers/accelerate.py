@@ -37,6 +37,7 @@ def _rebuilt(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:
         children = {name: None if child is None else _rebuilt(child, done) for name, child in module._modules.items()}
         if type(module) is nn.Sequential:
             _join_pool_and_relu(children)
+            _join_conv_and_pool(children)
         new = module
         if any(children[name] is not child for name, child in module._modules.items()):
             new = _copy(module, type(module))
@@ -61,6 +62,16 @@ def _join_pool_and_relu(layers: dict[str, nn.Module | None]) -> None:
                 joined.__dict__["relu"] = True
                 layers[first_name if pool is first else second_name] = joined
                 layers[name] = nn.Identity()
+
+
+def _join_conv_and_pool(layers: dict[str, nn.Module | None]) -> None:
+    """Let a convolution do the pooling that follows it; the pooling's place stays, empty."""
+    there = [(name, layer) for name, layer in layers.items() if layer is not None and type(layer) is not nn.Identity]
+    for (conv_name, conv), (pool_name, pool) in pairwise(there):
+        if isinstance(conv, FastConv2d) and isinstance(pool, FastMaxPool2d):
+            joined = _copy(conv, FastConv2d)
+            joined.__dict__.update(pooled=True, relu=pool.relu)
+            layers[conv_name], layers[pool_name] = joined, nn.Identity()
 
 
 def _has_hooks(module: nn.Module) -> bool:

@@ -1,4 +1,7 @@
-"""Convolutions on one core: channels-last, and the first one, on few channels, as one matrix product."""
+"""Convolutions on one core: channels-last, and the first one, on few channels, together with the pooling after it.
+
+Where the C loops do not reach (no compiler, another type, no pooling), the first one is one matrix product instead.
+"""
 
 from typing import Any
 
@@ -7,15 +10,32 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from fedgbo.engines.layers.native import library
+from fedgbo.engines.layers.pool import pool
+
 FEW = 4  # input channels up to which a product of patches beats oneDNN, whose vectors run along the channels
 LARGEST = 1 << 23  # patch numbers worth holding until the way back: 32 MB in float32
 
 
 class FastConv2d(nn.Conv2d):
-    """nn.Conv2d whose output lies channels-last in memory, as the next convolution and the pooling like it."""
+    """nn.Conv2d whose output lies channels-last in memory, as the next convolution and the pooling like it.
+
+    With `pooled`, 2x2 max-pooling follows in the same layer, with `relu` after that.
+    """
+
+    pooled = False
+    relu = False
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return (B, O, H', W') for (B, C, H, W)."""
+        """Return (B, O, H', W') for (B, C, H, W), or (B, O, H' // 2, W' // 2)."""
+        if not self.pooled:
+            return self._convolved(input)
+        if not self._in_one(input):
+            return pool(self._convolved(input), self.relu)
+        out: Tensor = _Pooled.apply(input, self.weight, self.bias, self.relu)  # type: ignore[no-untyped-call]
+        return out
+
+    def _convolved(self, input: Tensor) -> Tensor:
         if self._as_product(input):
             out: Tensor = _Patches.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
             return out
@@ -26,13 +46,25 @@ class FastConv2d(nn.Conv2d):
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
     def _as_product(self, x: Tensor) -> bool:
-        """Only worth it in training, where the patches serve twice, and for a layer at the input, that ends there."""
-        if not torch.is_grad_enabled() or x.requires_grad or not x.is_cpu or x.ndim != 4 or self.in_channels > FEW:
+        """Only worth it in training, where the patches serve twice."""
+        depth = self.in_channels * self.kernel_size[0] * self.kernel_size[1]
+        return torch.is_grad_enabled() and self._at_the_input(x) and depth * x[:, 0].numel() <= LARGEST
+
+    def _in_one(self, x: Tensor) -> bool:
+        """Whether the C loops can do it: float32, whole vectors of outputs, and something to pool."""
+        native = library()
+        if native is None or not self._at_the_input(x) or x.dtype != torch.float32:
+            return False
+        larger = all(size > k for size, k in zip(x.shape[2:], self.kernel_size, strict=True))
+        return larger and self.out_channels % (2 * native.fedgbo_lanes()) == 0
+
+    def _at_the_input(self, x: Tensor) -> bool:
+        """Whether this is a plain convolution on few channels that wants no gradient for its input."""
+        if x.requires_grad or not x.is_cpu or x.ndim != 4 or self.in_channels > FEW:
             return False
         if self.stride != (1, 1) or self.padding != (0, 0) or self.dilation != (1, 1) or self.groups != 1:
             return False
-        depth = self.in_channels * self.kernel_size[0] * self.kernel_size[1]
-        return x.shape[1] == self.in_channels and depth * x[:, 0].numel() <= LARGEST and _fits(x, self.weight)
+        return x.shape[1] == self.in_channels and _fits(x, self.weight)
 
     @staticmethod
     def supports(layer: nn.Conv2d) -> bool:
@@ -76,3 +108,37 @@ class _Patches(torch.autograd.Function):
         both = patches @ grad.permute(0, 2, 3, 1).reshape(-1, ctx.shape[0])
         weight = both[:rows].t().reshape(ctx.shape)
         return None, weight, both[rows] if len(both) > rows else None
+
+
+class _Pooled(torch.autograd.Function):
+    """Convolution, 2x2 maxima and ReLU in the C loops, which keep two rows of outputs at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+        x = x.contiguous()
+        B, C, H, W = x.shape
+        O, _, kh, kw = weight.shape  # noqa: E741 - as in the C file
+        height, width = H - kh + 1, W - kw + 1
+        columns = weight.reshape(O, -1).t().contiguous()
+        added = x.new_zeros(O) if bias is None else bias
+        out = torch.empty((B, O, height // 2, width // 2), memory_format=torch.channels_last)
+        choice = torch.empty((B, height // 2, width // 2, O), dtype=torch.uint8)
+        rows = x.new_empty(2, width, O)
+        addresses = [tensor.data_ptr() for tensor in (x, columns, added, out, choice, rows)]
+        library().fedgbo_conv_forward(B, C, H, W, kh, kw, O, relu, *addresses)  # type: ignore[union-attr]
+        ctx.save_for_backward(x, choice)
+        ctx.shape, ctx.bias = weight.shape, bias is not None
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor | None, None]:
+        x, choice = ctx.saved_tensors
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        B, C, H, W = x.shape
+        O, _, kh, kw = ctx.shape  # noqa: E741
+        columns, bias = x.new_zeros(C * kh * kw, O), x.new_zeros(O)
+        rows, image = x.new_empty(2, W - kw + 1, O), x.new_empty(C * kh * kw + 1, O)
+        addresses = [tensor.data_ptr() for tensor in (x, grad, choice, columns, bias, rows, image)]
+        library().fedgbo_conv_backward(B, C, H, W, kh, kw, O, *addresses)  # type: ignore[union-attr]
+        return None, columns.t().reshape(ctx.shape), bias if ctx.bias else None, None

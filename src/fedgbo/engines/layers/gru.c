@@ -1,28 +1,9 @@
 /* GRU over time in float32 on one core: the recurrent product and the gates of a time step in one pass.
 
-   Vectors are the portable ones of GCC and Clang, which become AVX-512, AVX2 or NEON. A tile of ROWS x (2 or 3)
-   vectors of sums stays in registers through the inner loop of a product. */
+   A tile of ROWS x (2 or 3) vectors of sums stays in registers through the inner loop of a product. */
 
-#include <stdint.h>
+#include "vectors.h"
 
-#if defined(__AVX512F__)
-#define LANES 16
-#define ROWS 8
-#elif defined(__AVX__)
-#define LANES 8
-#define ROWS 4
-#else
-#define LANES 4
-#define ROWS 4
-#endif
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-#define INLINE static inline __attribute__((always_inline))
-
-INLINE vec load(const float *from) { return *(const vec *)from; }
-INLINE void store(float *to, vec x) { *(vec *)to = x; }
-INLINE vec all(float x) { return x - (vec){0}; }
 INLINE vec pick(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
 
 int fedgbo_lanes(void) { return LANES; }

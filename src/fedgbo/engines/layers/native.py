@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("gru.c", "pool.c", "sum.c")
-HEADERS = ("pool_loops.h",)
+SOURCES = ("conv.c", "gru.c", "pool.c", "stack.c", "step.c", "sum.c")
+HEADERS = ("pool_loops.h", "vectors.h")
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-Wno-psabi")
 TIMEOUT = 20  # seconds; a build takes about one
 SWITCH = "FEDGBO_NATIVE"  # set to 0 in the environment to do without
@@ -57,7 +57,7 @@ def _built(compiler: str, flags: tuple[str, ...]) -> Path:
         handle, temporary = tempfile.mkstemp(dir=folder, suffix=".so")
     os.close(handle)
     try:
-        _run([compiler, *flags, "-o", temporary, *(str(HERE / source) for source in SOURCES)])
+        _run([compiler, *flags, "-o", temporary, *(str(HERE / source) for source in SOURCES), "-lm"])
         Path(temporary).replace(folder / name)  # another process may build the same: the last one wins, whole
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -73,9 +73,14 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Give the functions their C types, so that plain numbers and addresses can be passed."""
     number, size, address = ctypes.c_int, ctypes.c_long, ctypes.c_void_p
     loaded.fedgbo_lanes.argtypes = []
+    loaded.fedgbo_conv_forward.argtypes = [number] * 8 + [address] * 6
+    loaded.fedgbo_conv_backward.argtypes = [number] * 7 + [address] * 7
     loaded.fedgbo_gru_forward.argtypes = [number] * 3 + [address] * 5
     loaded.fedgbo_gru_backward.argtypes = [number] * 3 + [address] * 5 + [size] * 2 + [address] * 2
-    for kind in ("float", "double"):
+    loaded.fedgbo_stack.argtypes = [address] * 7 + [ctypes.c_float] * 2 + [address] * 2
+    loaded.fedgbo_stack.restype = size
+    for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
+        getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
         getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] + [address] * 3
         getattr(loaded, f"fedgbo_pool_{kind}_forward").argtypes = [number] * 5 + [address] * 3
         getattr(loaded, f"fedgbo_pool_{kind}_backward").argtypes = [number] * 4 + [address] * 3

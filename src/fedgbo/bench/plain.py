@@ -1,0 +1,76 @@
+"""Federated learning as a textbook writes it in PyTorch: what the engines are measured against.
+
+A model, its state_dict, torch's optimiser, one client after the other, every core for each operation. Batches come from
+the same data in the same way as ours, so that what differs is the training and not the reading.
+"""
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedgbo.engines.batches import minibatches
+from fedgbo.models.linear import SparseLinear
+from fedgbo.tasks.task import Task
+
+
+class PlainLoop:
+    """FedAvg, or FedGBO with SGDm where there is a `beta`."""
+
+    def __init__(self, task: Task, local_steps: int, lr: float, beta: float | None = None) -> None:
+        self.task, self.local_steps, self.lr, self.beta = task, local_steps, lr, beta
+        self.model, self.features = task.model(), 0
+        if isinstance(self.model, SparseLinear):  # counts of words, as nn.Linear takes them
+            classes, self.features = next(self.model.parameters()).shape
+            self.model = nn.Linear(self.features, classes)
+        self.momentum = [torch.zeros_like(p) for p in self.model.parameters()]
+
+    def round(self, t: int) -> int:
+        """Train one round; return how many local steps the clients took together."""
+        data, start = self.task.data, copy.deepcopy(self.model.state_dict())
+        total = {name: torch.zeros_like(value) for name, value in start.items()}
+        cohort = np.random.default_rng(t).choice(data.clients, self.task.cohort_size, replace=False)
+        for client in cohort:
+            self.model.load_state_dict(start)
+            self._train(int(client), t)
+            for name, value in self.model.state_dict().items():
+                total[name] += value
+        self.model.load_state_dict({name: value / len(cohort) for name, value in total.items()})
+        if self.beta is not None:
+            self._track(start)
+        return len(cohort) * self.local_steps
+
+    def _train(self, client: int, t: int) -> None:
+        task, first, rng = self.task, int(self.task.data.offsets[client]), np.random.default_rng(t)
+        optimiser = torch.optim.SGD(self.model.parameters(), lr=self.lr)
+        walk = minibatches(task.data.size(client), task.batch_size, 0, t, client)
+        for _ in range(self.local_steps):
+            inputs, targets = task.data.train.batch(first + next(walk), rng)
+            optimiser.zero_grad()
+            loss = task.loss(self.model(self._dense(inputs)), targets.long())
+            loss.backward()  # type: ignore[no-untyped-call]
+            if self.beta is None:
+                optimiser.step()
+            else:
+                self._step(self.beta)
+
+    def _dense(self, inputs: Tensor) -> Tensor:
+        """Bags of words as vectors of counts, as nn.Linear takes them."""
+        if not self.features:
+            return inputs
+        zeros = torch.zeros(len(inputs), self.features)
+        return zeros.scatter_add_(1, inputs[..., 0].long(), inputs[..., 1])
+
+    @torch.no_grad()
+    def _step(self, beta: float) -> None:
+        for p, m in zip(self.model.parameters(), self.momentum, strict=True):
+            if p.grad is not None:
+                p.sub_(self.lr * (beta * m + (1 - beta) * p.grad))
+
+    @torch.no_grad()
+    def _track(self, start: dict[str, Tensor]) -> None:
+        beta, steps = self.beta or 0.0, self.lr * self.local_steps
+        for (name, p), m in zip(self.model.named_parameters(), self.momentum, strict=True):
+            gradient = ((start[name] - p) / steps - beta * m) / (1 - beta)
+            m.mul_(beta).add_(gradient, alpha=1 - beta)
