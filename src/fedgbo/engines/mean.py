@@ -3,8 +3,8 @@
 A float64 sum depends on the order of its terms where it rounds. So what each addition rounds away (Knuth's TwoSum finds
 it, exactly) is kept in a second float64. Together they hold 106 bits. That is the exact sum as long as the terms of a
 coordinate lie within a factor of 2^(83 - 2 log2 M) of each other for M float32 vectors (2^73 for 32 clients), and of
-2^(54 - 2 log2 M) for float64 ones. Beyond that it is off by less than 1e-31 of itself, which changes the mean only if
-that is what decides how it is rounded.
+2^(54 - 2 log2 M) for float64 ones. Beyond that it may be off by M² · 1e-32 of its largest term, which changes the mean
+only if that is what decides how it is rounded.
 """
 
 from dataclasses import dataclass

@@ -157,7 +157,7 @@ class SerialEngine:
 def gather(results: Iterable[ClientResult], down: State, steps: Sequence[int], team: Team = ALONE) -> CohortResult:
     """Average what the clients of all processes sent up; `results` are of this process's share of them."""
     mean, averaging = Mean(), 0.0
-    start = fingerprint(down) if team.size > 1 else 0
+    start = fingerprint(down.params) if team.size > 1 else 0
 
     def rows() -> Iterator[Row]:
         nonlocal averaging
