@@ -2,8 +2,10 @@ import pytest
 import torch
 
 import fedgbo
+from fedgbo.engines import fixed
 from fedgbo.engines.fixed import FixedStep
 from fedgbo.optimisers import OPTIMISERS
+from tests.conftest import make_task
 from tests.optimisers.test_formulas import EXAMPLES
 
 LENGTH = 37
@@ -51,8 +53,24 @@ def test_a_subclass_with_its_own_update_speaks_for_itself():
 
 
 def test_a_run_with_such_an_optimiser_uses_its_update():
-    from tests.conftest import make_task
-
     plain = fedgbo.run(make_task(), fedgbo.FedGBO(fedgbo.SGDm(0.1, 0.9)), rounds=2)
     decayed = fedgbo.run(make_task(), fedgbo.FedGBO(Decayed(0.1, 0.9), inverse=False), rounds=2)
     assert not torch.allclose(plain.params, decayed.params)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_step_on_a_part_of_the_vector_in_the_shape_of_a_layer(native, dtype, monkeypatch):
+    if not native:
+        monkeypatch.setattr(fixed, "library", lambda: None)
+    numbers = torch.arange(20, dtype=dtype)
+    grad = torch.full((2, 6), 3.0, dtype=dtype)
+    for step, expected in (
+        (FixedStep(numbers, numbers / 4), 1 - (numbers + numbers / 4 * 3)),
+        (FixedStep(numbers, 0.5), 1 - (numbers + 1.5)),
+        (FixedStep(None, 0.5), torch.full_like(numbers, -0.5)),
+    ):
+        y = torch.ones(20, dtype=dtype)
+        step.take(y[5:17].view(2, 6), grad, begin=5)
+        assert torch.equal(y[5:17], expected[5:17])
+        assert torch.equal(y[:5], torch.ones(5, dtype=dtype))

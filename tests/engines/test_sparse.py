@@ -114,7 +114,7 @@ def test_a_run_goes_through_it_and_gives_the_same_bits_twice(monkeypatch):
     again = fedgbo.run(task, algorithm, rounds=10, eval_every=2)
     assert torch.equal(first.params, again.params)
     monkeypatch.setattr(
-        "fedgbo.runs.loop.engine_for", lambda task, algorithm, seed, _: SerialEngine(task, algorithm, seed)
+        "fedgbo.runs.loop.engine_for", lambda task, algorithm, seed, *_: SerialEngine(task, algorithm, seed)
     )
     slow = fedgbo.run(task, algorithm, rounds=10, eval_every=2)
     assert torch.allclose(first.params, slow.params, rtol=1e-4, atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from fedgbo.data.image_data import image_data
-from fedgbo.data.store import Store
+from fedgbo.data.store import Array, Store
 from fedgbo.tasks.task import Task
 
 SAMPLES, SIDE, CLASSES, TEST = 10, 8, 10, 100
@@ -18,7 +18,7 @@ def write_crowd(path: Path, clients: int) -> None:
     count = clients * SAMPLES
     images = random.integers(256, size=(count + TEST, 1, SIDE, SIDE), dtype=np.uint8)
     labels = random.integers(CLASSES, size=count + TEST, dtype=np.uint8)
-    arrays = {
+    arrays: dict[str, Array] = {
         "train_images": images[:count],
         "train_labels": labels[:count],
         "train_offsets": np.arange(0, count + 1, SAMPLES, dtype=np.int64),

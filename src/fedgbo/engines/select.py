@@ -1,5 +1,6 @@
 """Which engine runs a task: the fastest that knows its model's layers, else the plain one."""
 
+import torch
 from torch import nn
 from torch.nn import functional
 
@@ -9,32 +10,42 @@ from fedgbo.data.sparse import SparseSamples
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.parallel import ParallelEngine
 from fedgbo.engines.serial import SerialEngine, draws_random_numbers
+from fedgbo.engines.team import ALONE, Team
 from fedgbo.models.linear import SparseLinear
 from fedgbo.tasks.task import Task
 
 WORTH_THREADS = 1_000_000  # multiply-adds of a batch going forward, from which Python is the smaller part of a step
 
 
-def engine_for(task: Task, algorithm: FederatedAlgorithm, seed: int, workers: int = 1) -> Engine:
+def engine_for(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    seed: int,
+    workers: int = 1,
+    device: torch.device | str = "cpu",
+    team: Team = ALONE,
+) -> Engine:
     """Return the engine for this task and algorithm. The choice changes speed, and results only by rounding.
 
-    The number of workers does not change a bit.
+    Neither the number of workers nor that of processes changes a bit.
     """
-    plain = SerialEngine(task, algorithm, seed)
-    return _sparse(plain, algorithm) or _parallel(plain, algorithm, workers) or plain
+    plain = SerialEngine(task, algorithm, seed, device, team)
+    if plain.device.type != "cpu":
+        return plain
+    return _sparse(plain, algorithm, workers) or _parallel(plain, algorithm, workers) or plain
 
 
 def _parallel(plain: SerialEngine, algorithm: FederatedAlgorithm, workers: int) -> Engine | None:
     """Return a ParallelEngine if there is more than one worker and the model is large enough to need them."""
     task = plain.task
     batch = task.batch_size or len(task.data.train) // task.data.clients
-    workers = min(workers, task.cohort_size + plain.splits)
+    workers = min(workers, -(-task.cohort_size // plain.team.size) + plain.splits)
     if workers < 2 or batch * forward_macs(plain.model.original, plain.sample[0]) < WORTH_THREADS:
         return None
     return None if draws_random_numbers(plain.model, plain.sample) else ParallelEngine(plain, algorithm, workers)
 
 
-def _sparse(plain: SerialEngine, algorithm: FederatedAlgorithm) -> Engine | None:
+def _sparse(plain: SerialEngine, algorithm: FederatedAlgorithm, workers: int) -> Engine | None:
     """Return a SparseEngine if the task is a linear model on sparse samples, numba is there, and the data is sound."""
     task = plain.task
     if not _sparse_linear(plain.model.module) or task.loss is not functional.cross_entropy:
@@ -45,7 +56,7 @@ def _sparse(plain: SerialEngine, algorithm: FederatedAlgorithm) -> Engine | None
         from fedgbo.engines.sparse import SparseEngine, takes
     except ImportError:  # numba is an extra, and takes half a second to import
         return None
-    return SparseEngine(plain) if takes(plain, algorithm) else None
+    return SparseEngine(plain, workers) if takes(plain, algorithm) else None
 
 
 def _sparse_linear(module: nn.Module) -> bool:

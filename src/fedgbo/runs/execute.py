@@ -19,6 +19,7 @@ def execute(
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
     workers: int | None = None,
+    device: str = "cpu",
 ) -> Result:
     """Run `config`, into the folder `out` if there is one."""
     return run(
@@ -32,6 +33,7 @@ def execute(
         out=out,
         resume=resume,
         workers=workers,
+        device=device,
         config=config.complete().model_dump(),
     )
 
