@@ -37,7 +37,7 @@ def start(size, *command, cwd, **more):
     ]
 
 
-def ended(processes, seconds=60):
+def ended(processes, seconds=240):
     """Wait for all; return (exit code, stdout, stderr) of each. None outlives this call."""
     try:
         texts = [process.communicate(timeout=seconds) for process in processes]

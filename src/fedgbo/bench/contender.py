@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgbo.algorithms import FedAvg, FedGBO
+from fedgbo.bench.crowd import crowd
 from fedgbo.bench.plain import PlainLoop
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.state import State
@@ -48,7 +49,7 @@ class Contender:
 
     def build_task(self) -> Task:
         """Build the task."""
-        task = TASKS[self.task](**self.options)
+        task = {**TASKS, "crowd": crowd}[self.task](**self.options)
         return task if self.clients_per_round is None else replace(task, clients_per_round=self.clients_per_round)
 
     def build_algorithm(self) -> FederatedAlgorithm:

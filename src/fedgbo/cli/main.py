@@ -10,6 +10,7 @@ import typer
 
 from fedgbo import __version__
 from fedgbo.cli import data, paper
+from fedgbo.cli.bench import bench
 from fedgbo.cli.compare import compare
 from fedgbo.cli.console import clean_errors
 from fedgbo.cli.listing import list_everything
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.command()(run)
 app.command()(resume)
 app.command()(compare)
+app.command()(bench)
 app.command("list")(list_everything)
 app.add_typer(data.app, name="data")
 app.add_typer(paper.app, name="paper")
