@@ -52,8 +52,8 @@ class Adam(Optimiser):
     def track(self, stats: Stats, grad: Tensor) -> Stats:
         """Return m <- β₁ m + (1 - β₁) g and v <- β₂ v + (1 - β₂) g²."""
         return {
-            "m": torch.add(self.beta1 * stats["m"], grad, alpha=1 - self.beta1),
-            "v": torch.addcmul(self.beta2 * stats["v"].to(grad.dtype), grad, grad, value=1 - self.beta2),
+            "m": self.beta1 * stats["m"] + (1 - self.beta1) * grad,
+            "v": self.beta2 * stats["v"] + (1 - self.beta2) * grad**2,
         }
 
     def invert(self, stats: Stats, delta: Tensor, steps: float) -> Tensor:

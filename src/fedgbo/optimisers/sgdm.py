@@ -45,7 +45,7 @@ class SGDm(Optimiser):
 
     def track(self, stats: Stats, grad: Tensor) -> Stats:
         """Return m <- β m + (1 - β) g."""
-        return {"m": torch.add(self.beta * stats["m"], grad, alpha=1 - self.beta)}
+        return {"m": self.beta * stats["m"] + (1 - self.beta) * grad}
 
     def invert(self, stats: Stats, delta: Tensor, steps: float) -> Tensor:
         """Return ((x_t - x_{t+1}) / (η K) - β m) / (1 - β)."""
