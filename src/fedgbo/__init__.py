@@ -24,6 +24,7 @@ from fedgbo.core.errors import (
     DataError,
     DivergenceError,
     FedGBOError,
+    RankError,
     RunFolderError,
 )
 from fedgbo.core.objective import MaxEntropy, Proximal, Term
@@ -70,6 +71,7 @@ __all__ = [
     "Progress",
     "Proximal",
     "RMSProp",
+    "RankError",
     "Record",
     "Result",
     "RunFolderError",

@@ -1,6 +1,6 @@
 import torch
 
-from fedgbo.core.state import Mean, State
+from fedgbo.core.state import State
 
 
 def test_sizes_are_what_it_takes_to_send():
@@ -23,10 +23,3 @@ def test_not_finite_names_the_vector():
     assert State(torch.zeros(2), {"m": bad}).not_finite() == "stats.m"
     assert State(torch.tensor([float("inf"), float("-inf")])).not_finite() == "params"
     assert State(torch.full((2,), 3e38)).not_finite() is None  # though the sum is infinite
-
-
-def test_mean_is_float64_and_keeps_what_float32_would_lose():
-    mean = Mean()
-    for value in (1e8, 1.0, -1e8):
-        mean.add(State(torch.tensor([value], dtype=torch.float32)))
-    assert mean.value().params.item() == 1.0 / 3

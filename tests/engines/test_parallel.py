@@ -15,7 +15,6 @@ from tests.conftest import make_task
 @pytest.mark.parametrize("name", ["fedgbo", "fedmax", "mfl", "mimelite"])
 def test_the_number_of_workers_does_not_change_a_bit(name, monkeypatch):
     monkeypatch.setattr(serial, "CHUNK", 7)
-    monkeypatch.setattr("fedgbo.engines.parallel.CHUNK", 7)
     task, algorithm = make_task(clients=7, batch_size=5, dtype=torch.float64), example(name)
     plain = SerialEngine(task, algorithm, seed=0)
     down = algorithm.broadcast(algorithm.init(plain.initial_params))

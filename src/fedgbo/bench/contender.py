@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgbo.algorithms import FedAvg, FedGBO
+from fedgbo.bench.crowd import crowd
 from fedgbo.bench.plain import PlainLoop
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.state import State
@@ -48,7 +49,7 @@ class Contender:
 
     def build_task(self) -> Task:
         """Build the task."""
-        task = TASKS[self.task](**self.options)
+        task = {**TASKS, "crowd": crowd}[self.task](**self.options)
         return task if self.clients_per_round is None else replace(task, clients_per_round=self.clients_per_round)
 
     def build_algorithm(self) -> FederatedAlgorithm:
@@ -161,8 +162,9 @@ def _laps(one: Callable[[int], int], engine: _Timed | None = None) -> Work:
 
 def _memory() -> tuple[int, int]:
     """Return the peak of resident memory, and the pages of files in it now, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    files = [int(line.split()[1]) * 1024 for line in lines if line.startswith("RssFile")]
-    return peak, sum(files)
+    if not status.exists():  # not Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), 0
+    # getrusage would count what the parent had when it forked
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024, int(fields["RssFile"].split()[0]) * 1024

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from fedgbo.core.errors import FedGBOError
 from fedgbo.reports.quantity import quantity as quantity
+from fedgbo.runs.together import speaks
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -20,8 +21,14 @@ def clean_errors() -> Iterator[None]:
     try:
         yield
     except FedGBOError as error:
-        err.print(f"[bold red]error:[/] {_escaped(str(error))}")
+        say(f"[bold red]error:[/] {_escaped(str(error))}")
         sys.exit(error.exit_code)
+
+
+def say(message: str) -> None:
+    """Print a message about how a run ended: one process of a team does it for all."""
+    if speaks():
+        err.print(message)
 
 
 def print_whole(table: Table) -> None:

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedgbo.cli.console import clean_errors, err, out, quantity
+from fedgbo.cli.console import clean_errors, err, out, quantity, say
 from fedgbo.cli.progress import one_run
-from fedgbo.core.errors import ConfigError, DivergenceError, FedGBOError
+from fedgbo.core.errors import ConfigError, DivergenceError, FedGBOError, RankError
 from fedgbo.costs.probe import probe
 from fedgbo.experiments.request import point_at, read_request
 from fedgbo.runs.checkpoint import digest
@@ -18,6 +18,7 @@ from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute, read_config
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
+from fedgbo.runs.together import ask_leader, leads
 
 HYPERPARAMETERS = "Hyperparameters"
 
@@ -62,6 +63,7 @@ def run(
     workers: Annotated[
         int | None, typer.Option(help="Clients trained at the same time. \\[default: the cores]")
     ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")] = "cpu",
     to: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the run. \\[default: runs/<name>-<time>]")
     ] = None,
@@ -85,16 +87,17 @@ def run(
             "test_samples": test_samples, "metrics": metrics or None,
             "lr": lr, "server_lr": server_lr, "beta": beta, "beta1": beta1, "beta2": beta2, "eps": eps, "mu": mu,
         }  # fmt: skip
-        request = read_request(file, flags, overrides)
-        try:
-            config, note = request.resolve()
-            config.build_algorithm()
-        except FedGBOError as error:
-            raise (point_at(error, file) if file else error) from error
-        if note and not (as_json or quiet):
-            err.print(f"{config.label} on {config.task['name']}, {note}")
-        folder = to or Path("runs") / f"{config.task['name'].rpartition(':')[2]}-{config.label}-{_now()}"
-        _carry_out(config, folder, resume=False, workers=workers, as_json=as_json, quiet=quiet)
+
+        def ask() -> dict[str, Any]:
+            config, note = _resolve(file, flags, overrides)
+            if note and not (as_json or quiet):
+                err.print(f"{config.label} on {config.task['name']}, {note}")
+            folder = to or Path("runs") / f"{config.task['name'].rpartition(':')[2]}-{config.label}-{_now()}"
+            return {"config": config.model_dump(), "folder": str(folder)}
+
+        asked = ask_leader(ask)
+        config, folder = RunConfig(**asked["config"]), Path(asked["folder"])
+        _carry_out(config, folder, resume=False, workers=workers, device=device, as_json=as_json, quiet=quiet)
 
 
 def resume(
@@ -103,29 +106,45 @@ def resume(
     workers: Annotated[
         int | None, typer.Option(help="Clients trained at the same time. \\[default: the cores]")
     ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Go on with a run that was stopped or killed, bit for bit as if it had not been."""
     with clean_errors():
-        config = read_config(folder)
+        config = RunConfig(**ask_leader(lambda: read_config(folder).model_dump()))
         if rounds is not None:
             config = config.model_copy(update={"rounds": rounds})
-        _carry_out(config, folder, resume=True, workers=workers, as_json=as_json, quiet=quiet)
+        _carry_out(config, folder, resume=True, workers=workers, device=device, as_json=as_json, quiet=quiet)
+
+
+def _resolve(file: Path | None, flags: dict[str, Any], overrides: list[str]) -> tuple[RunConfig, str | None]:
+    request = read_request(file, flags, overrides)
+    try:
+        config, note = request.resolve()
+        config.build_algorithm()
+    except FedGBOError as error:
+        raise (point_at(error, file) if file else error) from error
+    return config, note
 
 
 def _carry_out(
-    config: RunConfig, folder: Path, *, resume: bool, workers: int | None, as_json: bool, quiet: bool
+    config: RunConfig, folder: Path, *, resume: bool, workers: int | None, device: str, as_json: bool, quiet: bool
 ) -> None:
     try:
-        with one_run(config.label, quiet or as_json) as callbacks:
-            result = execute(config, folder, callbacks, resume, workers)
+        with one_run(config.label, quiet or as_json or not leads()) as callbacks:
+            result = execute(config, folder, callbacks, resume, workers, device)
     except KeyboardInterrupt:
-        err.print(f"stopped; go on with: fedgbo resume {folder}")
+        say(f"stopped; go on with: fedgbo resume {folder}")
         sys.exit(130)
     except DivergenceError:
-        err.print(f"all rounds before the divergence are kept in {folder}")
+        say(f"all rounds before the divergence are kept in {folder}")
         raise
+    except RankError:
+        say(f"stopped; go on, with any number of processes, with: fedgbo resume {folder}")
+        raise
+    if not leads():
+        return
     memory = len(probe(config.build_algorithm(), 1).memory) * result.params.nbytes
     if as_json:
         out.print_json(json.dumps(_summary(result, memory, folder)))

@@ -41,6 +41,12 @@ class DivergenceError(FedGBOError, ArithmeticError):
         return f"{super().__str__()}; try a smaller lr, fewer local steps or, for RMSProp and Adam, a larger eps"
 
 
+class RankError(FedGBOError):
+    """Another process of a run under torchrun that died, was stopped, does not answer or has gone another way."""
+
+    exit_code = 6
+
+
 class MissingExtraError(FedGBOError, ImportError):
     """An optional dependency that is not installed."""
 

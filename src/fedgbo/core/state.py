@@ -43,6 +43,10 @@ class State:
         """Round every vector to `dtype`."""
         return State(self.params.to(dtype), {name: stat.to(dtype) for name, stat in self.stats.items()})
 
+    def on(self, device: torch.device | str) -> "State":
+        """Move every vector to `device`."""
+        return State(self.params.to(device), {name: stat.to(device) for name, stat in self.stats.items()})
+
     def not_finite(self) -> str | None:
         """Name the first vector with a NaN or an infinity in it, if there is one."""
         for name, tensor in self.tensors().items():
@@ -50,24 +54,3 @@ class State:
             if not math.isfinite(tensor.sum()) and not bool(torch.isfinite(tensor).all()):
                 return name
         return None
-
-
-class Mean:
-    """A running mean of States in float64, so that memory stays at one model however many clients there are."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._sums: dict[str, Tensor] = {}
-
-    def add(self, state: State) -> None:
-        """Count `state` in."""
-        for name, tensor in state.tensors().items():
-            if self.count == 0:
-                self._sums[name] = tensor.to(torch.float64, copy=True)
-            else:
-                self._sums[name] += tensor
-        self.count += 1
-
-    def value(self) -> State:
-        """Return the mean of what was added, in float64; this object is spent then."""
-        return State.of_tensors({name: total.div_(self.count) for name, total in self._sums.items()})

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedgbo.core.optimiser import Optimiser, Stats
+from fedgbo.engines.fixed import FixedStep
 
 TOLERANCE = 1e-9  # of the numbers that go into a step, in float64
 
@@ -20,15 +21,22 @@ class Affine:
 
 
 def affine(optimiser: Optimiser, params: Tensor, stats: Stats, *, check: bool = True) -> Affine | None:
-    """Read the two vectors off `update` at g = 0 and g = 1, all in float64; None if U is not of that form.
+    """Take the two vectors from the optimiser, or read them off `update` at g = 0 and g = 1; None if it is not so.
 
-    The check costs as much as the rest. It is about the formula, so once for each type of optimiser is enough.
+    All is in float64. The check costs more than the rest. It is about the formula, so once for each type of optimiser
+    is enough.
 
     >>> from fedgbo.optimisers import SGDm
     >>> step = affine(SGDm(lr=0.5, beta=0.5), torch.zeros(1).double(), {"m": torch.ones(1).double()})
     >>> step.offset.item(), step.scale.item()
     (0.25, 0.25)
     """
+    told = FixedStep.of(optimiser, stats)
+    if told is not None:
+        offset = torch.zeros_like(params) if told.offset is None else told.offset
+        scale = told.scale if isinstance(told.scale, Tensor) else torch.full_like(params, told.scale)
+        step = Affine(offset, scale)
+        return step if not check or _holds(step, optimiser, stats) else None
     zero = torch.zeros_like(params)
     still = optimiser.update(zero, stats, zero)
     step = Affine(offset=-still, scale=still - optimiser.update(zero, stats, torch.ones_like(params)))

@@ -48,6 +48,7 @@ class FixedStep:
             addresses = [None if part is None else part.data_ptr() for part in (y, grad, offset, scale)]
             getattr(native, f"fedgbo_step_{KINDS[y.dtype]}")(y.numel(), *addresses, rate)
             return
+        y, grad = y.view(-1), grad.reshape(-1)
         if offset is not None:
             y.sub_(offset)
         if isinstance(self.scale, Tensor):

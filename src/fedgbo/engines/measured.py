@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import DivergenceError
 from fedgbo.core.objective import Term
 from fedgbo.core.state import State
+from fedgbo.engines.device import generator_of
 from fedgbo.engines.drift import ClientSteps, CohortDrift
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.flat import FlatModel
@@ -101,9 +101,10 @@ class WatchedClient(SimulatedClient):
             self._backward = self._watched
 
     def _watched(self, model: FlatModel, batch: Batch, terms: Sequence[Term]) -> Tensor:
-        dropout = torch.get_rng_state()
+        generator = generator_of(self._engine.device)
+        dropout = generator.get_state()
         reference = self._twin.gradient(self._start, batch, terms)[0]
-        torch.set_rng_state(dropout)
+        generator.set_state(dropout)
         loss = self._unwatched(model, batch, terms)
         grad = self._pulled(model.params, model.flat_gradient())
         self._seen.add(model.params, grad, self._pulled(self._start, reference))

@@ -12,7 +12,7 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.state import State
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.halves import at_once
-from fedgbo.engines.serial import CHUNK, ClientResult, CohortResult, SerialEngine, Work, gather
+from fedgbo.engines.serial import ClientResult, CohortResult, SerialEngine, Work, gather
 
 T = TypeVar("T")
 
@@ -53,12 +53,14 @@ class ParallelEngine:
         def update(model: FlatModel, who: tuple[int, int]) -> ClientResult:
             return self.plain.train_client(model, work, *who, halves=at_once(self._submit))
 
-        return gather(self._each(update, sorted(zip(cohort, steps, strict=True))), down, steps)
+        order = self.plain.team.share(sorted(zip(cohort, steps, strict=True)))
+        return gather(self._each(update, order), down, steps, self.plain.team)
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
-        starts = range(0, len(self.task.data.test), CHUNK)
-        return self.plain.scores(self._each(lambda model, start: self.plain.score(model, params, start), starts))
+        plain, starts = self.plain, self.plain.chunks()
+        own = plain.team.share(starts)
+        return plain.scores(self._each(lambda model, start: plain.score(model, params, start), own), len(starts))
 
     def _each(self, work: Callable[[FlatModel, Any], T], items: Iterable[Any]) -> Iterator[T]:
         """Yield work(model, item) for every item in order, a few of them under way at a time."""

@@ -1,7 +1,7 @@
 """The plain engine: one client after the other, in the order of their numbers. Others are measured against it."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +13,18 @@ from fedgbo.core.client import Client
 from fedgbo.core.errors import DivergenceError
 from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.core.random import Rows, stream, torch_seed
-from fedgbo.core.state import Mean, State
+from fedgbo.core.state import State
 from fedgbo.costs.flops import forward_macs
 from fedgbo.data.samples import Samples
 from fedgbo.engines.batches import minibatches
+from fedgbo.engines.consensus import check_same, complete, fingerprint
+from fedgbo.engines.device import generator_of
 from fedgbo.engines.fit import check_fit
 from fedgbo.engines.fixed import FixedStep
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.halves import Backward, in_turn, splits, whole
+from fedgbo.engines.mean import Mean
+from fedgbo.engines.team import ALONE, Row, Team
 from fedgbo.tasks.task import Task
 
 WORTH_SPLITTING = 20_000_000  # multiply-adds of a batch going forward, from which handing over a half pays
@@ -51,11 +55,18 @@ class ClientResult:
 
 
 class SerialEngine:
-    """Runs client updates in this process."""
+    """Runs client updates in this process: this process's share of them, where there are others."""
 
-    def __init__(self, task: Task, algorithm: FederatedAlgorithm, seed: int) -> None:
-        self.task = task
-        self.seed = seed
+    def __init__(
+        self,
+        task: Task,
+        algorithm: FederatedAlgorithm,
+        seed: int,
+        device: torch.device | str = "cpu",
+        team: Team = ALONE,
+    ) -> None:
+        self.task, self.seed, self.team = task, seed, team
+        self.device = torch.device(device)
         self.model = FlatModel(self.build_model(), task.loss)
         self.initial_params = self.model.params.clone()
         self.sample = self.batch(task.data.train, np.arange(min(2, len(task.data.train))))
@@ -65,9 +76,9 @@ class SerialEngine:
         self._fixed: tuple[Optimiser, Stats, FixedStep | None] | None = None
 
     def build_model(self) -> nn.Module:
-        """Build the task's model with the run's initial values."""
+        """Build the task's model with the run's initial values, which are those of the CPU on every device."""
         torch.manual_seed(torch_seed(self.seed, "model"))
-        return self.task.model()
+        return self.task.model().to(self.device)
 
     def train(
         self,
@@ -79,9 +90,9 @@ class SerialEngine:
         odd: int | None = None,
     ) -> CohortResult:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
-        order = sorted(zip(cohort, steps, strict=True))  # the sum's order, and so its bits, are the clients'
+        order = self.team.share(sorted(zip(cohort, steps, strict=True)))
         work = Work(algorithm, down, t, odd if self.splits else None)
-        return gather((self.train_client(self.model, work, c, k) for c, k in order), down, steps)
+        return gather((self.train_client(self.model, work, c, k) for c, k in order), down, steps, self.team)
 
     def train_client(
         self, model: FlatModel, work: "Work", client: int, steps: int, halves: Backward = in_turn
@@ -101,22 +112,29 @@ class SerialEngine:
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
-        return self.scores(self.score(self.model, params, start) for start in range(0, len(self.task.data.test), CHUNK))
+        starts = self.chunks()
+        return self.scores((self.score(self.model, params, s) for s in self.team.share(starts)), len(starts))
+
+    def chunks(self) -> Sequence[int]:
+        """Return where the chunks of test samples begin."""
+        return range(0, len(self.task.data.test), CHUNK)
 
     def score(self, model: FlatModel, params: Tensor, start: int) -> tuple[float, float]:
         """Return what the chunk of test samples from `start` on adds to the mean loss and to the mean metric."""
-        test, metric = self.task.data.test, self.task.metric
-        rows = np.arange(start, min(start + CHUNK, len(test)))
-        inputs, targets = self.batch(test, rows)
-        outputs = model.outputs(params, inputs)
-        share = len(rows) / len(test)
+        test = self.task.data.test
+        inputs, targets = self.batch(test, np.arange(start, min(start + CHUNK, len(test))))
+        return self.parts(model.outputs(params, inputs), targets)
+
+    def parts(self, outputs: Tensor, targets: Tensor) -> tuple[float, float]:
+        """Return what some test samples add to the mean loss and to the mean metric."""
+        share, metric = len(targets) / len(self.task.data.test), self.task.metric
         measured = 0.0 if metric is None else float(metric(outputs, targets))
         return share * float(self.task.loss(outputs, targets)), share * measured
 
-    def scores(self, parts: Iterable[tuple[float, float]]) -> dict[str, float]:
-        """Add up the parts in their order."""
+    def scores(self, parts: Iterable[tuple[float, float]], count: int) -> dict[str, float]:
+        """Add up the parts of all processes in their order, `count` of them."""
         loss = accuracy = 0.0
-        for part in parts:
+        for part in self.team.rows(parts, count, 2):
             loss, accuracy = loss + part[0], accuracy + part[1]
         return {"loss": loss} if self.task.metric is None else {"loss": loss, "accuracy": accuracy}
 
@@ -133,27 +151,33 @@ class SerialEngine:
         """Take rows, with numbers of the model's floating type and labels as torch's losses want them."""
         inputs, targets = samples.batch(rows, rng)
         kind = self.model.params.dtype
-        inputs = inputs.to(kind) if inputs.is_floating_point() else inputs
-        return inputs, targets.to(kind) if targets.is_floating_point() else targets.long()
+        inputs = inputs.to(self.device, kind if inputs.is_floating_point() else None)
+        return inputs, targets.to(self.device, kind if targets.is_floating_point() else torch.long)
 
 
-def gather(results: Iterable[ClientResult], down: State, steps: Sequence[int]) -> CohortResult:
-    """Average what clients sent up, in the order in which they come."""
-    mean, losses, samples, upload, averaging = Mean(), [], 0, 0, 0.0
-    for result in results:
-        began = time.perf_counter()
-        mean.add(result.up)
-        averaging += time.perf_counter() - began
-        losses.append(result.loss)
-        samples += result.samples
-        upload += result.up.nbytes
+def gather(results: Iterable[ClientResult], down: State, steps: Sequence[int], team: Team = ALONE) -> CohortResult:
+    """Average what the clients of all processes sent up; `results` are of this process's share of them."""
+    mean, averaging = Mean(), 0.0
+    start = fingerprint(down.params) if team.size > 1 else 0
+
+    def rows() -> Iterator[Row]:
+        nonlocal averaging
+        for result in results:
+            began = time.thread_time()  # of this thread alone: the others train meanwhile
+            mean.add(result.up)
+            averaging += time.thread_time() - began
+            yield result.loss, result.samples, result.up.nbytes, start
+
+    losses, samples, upload, starts = zip(*team.rows(rows(), len(steps), 4), strict=True)
+    check_same(starts)
+    complete(mean, team, down, len(steps))
     return CohortResult(
-        mean=mean.value(),
+        mean=mean.value(len(steps)),
         steps=float(np.mean(steps)),
         loss=float(np.mean(losses)),
-        samples=samples,
+        samples=int(sum(samples)),
         download_bytes=down.nbytes * len(steps),
-        upload_bytes=upload,
+        upload_bytes=int(sum(upload)),
         averaging_seconds=averaging,
     )
 
@@ -184,7 +208,7 @@ class SimulatedClient(Client):
         self._augment = stream(engine.seed, "augment", t, client)
         self._batches = minibatches(self._size, engine.task.batch_size, engine.seed, t, client)
         self._losses: list[Tensor] = []
-        torch.default_generator.manual_seed(torch_seed(engine.seed, "dropout", t, client))
+        generator_of(engine.device).manual_seed(torch_seed(engine.seed, "dropout", t, client))
 
     def gradient(self, params: Tensor) -> Tensor:
         """Return the gradient at `params` on the next minibatch."""

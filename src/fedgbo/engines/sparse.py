@@ -20,6 +20,7 @@ from fedgbo.core.state import State
 from fedgbo.data.samples import Samples
 from fedgbo.data.sparse import SparseSamples
 from fedgbo.engines.affine import Affine, affine
+from fedgbo.engines.mean import ExactSum
 from fedgbo.engines.serial import CohortResult, SerialEngine
 from fedgbo.engines.sparse_arrays import Array, Rows, Step, Table
 from fedgbo.engines.sparse_kernel import add_up, drift, room, train, train_alone
@@ -78,18 +79,32 @@ class SparseEngine:
         )
 
     def moves(self, step: Step, clients: Array, steps: Array, batch: int, skipped: int, t: int) -> tuple[Array, Array]:
-        """Return the sum over clients of x - y_K, and each client's mean loss."""
-        name = np.uint64(name_of(self.seed, "batches", t))
-        total, losses = np.zeros(len(step.start)), []
-        drift(step, steps, total)
-        for begin in range(0, len(clients), BLOCK):
+        """Return the sum over clients of x - y_K, and each client's mean loss.
+
+        Of the clients, this process trains its share. The part of the sum that no sample has a say in is the same for
+        all processes, and is added last by each.
+        """
+        name, team = np.uint64(name_of(self.seed, "batches", t)), self.plain.team
+        own, own_steps = np.ascontiguousarray(clients[team.mine]), np.ascontiguousarray(steps[team.mine])
+        exact, losses = np.zeros((2, len(step.start))), []
+        for begin in range(0, len(own), BLOCK):
             block = slice(begin, begin + BLOCK)
-            work = (self.offsets, clients[block], steps[block], batch, skipped, name)
+            work = (self.offsets, own[block], own_steps[block], batch, skipped, name)
             if len(self.tables) == 1 or self.visits(*work[1:4]) < WORTH_THREADS:
-                losses.append(train_alone(self.tables[0], self.train_rows, step, *work, total))
+                losses.append(train_alone(self.tables[0], self.train_rows, step, *work, exact))
             else:
-                losses.append(self._train_together(step, work, total))
-        return total, losses[0] if len(losses) == 1 else np.concatenate(losses)
+                losses.append(self._train_together(step, work, exact))
+        found = losses[0] if len(losses) == 1 else np.concatenate([np.empty(0), *losses])
+        total, found = self._joined(exact, found, len(clients)) if team.size > 1 else (exact[0] + exact[1], found)
+        drift(step, steps, total)
+        return total, found
+
+    def _joined(self, exact: Array, losses: Array, count: int) -> tuple[Array, Array]:
+        """Return the sum over the clients of all processes, and the losses of all `count` of them."""
+        rows = self.plain.team.rows(losses[:, None], count, 1)
+        moved = ExactSum(*torch.from_numpy(exact))
+        self.plain.team.add_up([moved])
+        return moved.value().numpy(), np.array(rows)[:, 0]
 
     def step_of(self, optimiser: Optimiser, params: Tensor, stats: Stats, pull: float) -> Step | None:
         """Return the step that all clients take with these statistics; None if it is not affine."""
@@ -104,25 +119,24 @@ class SparseEngine:
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
-        test, metric = self.test_rows, self.task.metric
-        weights, size = params.double().numpy(), len(test.labels)
-        loss = score_sum = 0.0
-        for start in range(0, size, CHUNK):
-            targets = torch.from_numpy(test.labels[start : start + CHUNK].astype(np.int64))
-            outputs = torch.empty(len(targets), self.classes, dtype=self.model.params.dtype)
-            score(test, weights, outputs.numpy(), start)
-            share = len(targets) / size
-            loss += share * float(self.task.loss(outputs, targets))
-            if metric is not None:
-                score_sum += share * float(metric(outputs, targets))
-        return {"loss": loss} if metric is None else {"loss": loss, "accuracy": score_sum}
+        weights, starts = params.double().numpy(), range(0, len(self.test_rows.labels), CHUNK)
+        parts = (self._score(weights, start) for start in self.plain.team.share(starts))
+        return self.plain.scores(parts, len(starts))
+
+    def _score(self, weights: Array, start: int) -> tuple[float, float]:
+        """Return what the chunk of test samples from `start` on adds to the mean loss and to the mean metric."""
+        test = self.test_rows
+        targets = torch.from_numpy(test.labels[start : start + CHUNK].astype(np.int64))
+        outputs = torch.empty(len(targets), self.classes, dtype=self.model.params.dtype)
+        score(test, weights, outputs.numpy(), start)
+        return self.plain.parts(outputs, targets)
 
     def visits(self, clients: Array, steps: Array, batch: int) -> int:
         """How many samples these clients train on, each counted as often as it is used."""
         sizes = batch or self.offsets[clients + 1] - self.offsets[clients]
         return int((steps * sizes).sum())
 
-    def _train_together(self, step: Step, work: tuple[Any, ...], total: Array) -> Array:
+    def _train_together(self, step: Step, work: tuple[Any, ...], exact: Array) -> Array:
         moved = room(self.train_rows, self.offsets, work[1], self.classes)
         workers = len(self.tables)
         shares = [(self.tables[w], w, workers, self.train_rows, step, moved, *work) for w in range(workers)]
@@ -130,7 +144,7 @@ class SparseEngine:
         train(*shares[0])
         for other in others:
             other.result()
-        add_up(moved, total)
+        add_up(moved, exact)
         return moved.losses
 
 

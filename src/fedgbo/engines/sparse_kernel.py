@@ -242,8 +242,12 @@ def drift(step: Step, steps: Array, total: Array) -> None:
 
 
 @compiled
-def add_up(moved: Moved, total: Array) -> None:
-    """Add what clients gave to `total` (P,), in their order, so that its bits do not depend on who computed what."""
+def add_up(moved: Moved, exact: Array) -> None:
+    """Add what clients gave to `exact` (2, P): the sum, and what it rounded away, as in mean.py.
+
+    So its bits depend neither on the clients' order nor on who computed what.
+    """
+    total, rest = exact
     classes = moved.moves.shape[1]
     features = len(total) // classes - 1
     for i in range(len(moved.sizes)):
@@ -251,7 +255,10 @@ def add_up(moved: Moved, total: Array) -> None:
             feature = moved.features[out]
             for c in range(classes):
                 at = c * features + feature if feature < features else classes * features + c
-                total[at] += moved.moves[out, c]
+                a, b = total[at], moved.moves[out, c]
+                total[at] = a + b
+                z = total[at] - a
+                rest[at] += (a - (total[at] - z)) + (b - z)
 
 
 @compiled
@@ -276,10 +283,10 @@ def train_alone(
     batch: int,
     skipped: int,
     name: Any,
-    total: Array,
+    exact: Array,
 ) -> Array:
-    """Train all clients and add what they give to `total`; return their losses. One call, for small cohorts."""
+    """Train all clients and add what they give to `exact`; return their losses. One call, for small cohorts."""
     moved = room(rows, offsets, cohort, table.weights.shape[2])
     train(table, 0, 1, rows, step, moved, offsets, cohort, steps, batch, skipped, name)
-    add_up(moved, total)
+    add_up(moved, exact)
     return moved.losses

@@ -58,8 +58,8 @@ class Adam(Optimiser):
 
     def invert(self, stats: Stats, delta: Tensor, steps: float) -> Tensor:
         """Return ((x_t - x_{t+1}) (√v + ε) / (η K) - β₁ m) / (1 - β₁)."""
-        direction = delta * (stats["v"].sqrt() + self.eps) / (self.lr * steps)
-        return (direction - self.beta1 * stats["m"]) / (1 - self.beta1)
+        mean = delta * ((stats["v"].sqrt() + self.eps) / (self.lr * steps * (1 - self.beta1)))
+        return torch.sub(mean, stats["m"], alpha=self.beta1 / (1 - self.beta1))
 
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
         """Track, then return y - η m / (√v + ε) and the new m and v."""

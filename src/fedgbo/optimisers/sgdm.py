@@ -49,7 +49,8 @@ class SGDm(Optimiser):
 
     def invert(self, stats: Stats, delta: Tensor, steps: float) -> Tensor:
         """Return ((x_t - x_{t+1}) / (η K) - β m) / (1 - β)."""
-        return (delta / (self.lr * steps) - self.beta * stats["m"]) / (1 - self.beta)
+        mean = delta / (self.lr * steps * (1 - self.beta))  # one pass over the numbers less than the formula above has
+        return torch.sub(mean, stats["m"], alpha=self.beta / (1 - self.beta))
 
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
         """Track, then return y - η m and the new m."""

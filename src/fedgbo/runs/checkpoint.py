@@ -33,7 +33,7 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write this, whole or not at all."""
-        tensors = {name: tensor.contiguous() for name, tensor in self.state.tensors().items()}
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.state.tensors().items()}
         header = {
             "format": FORMAT,
             "ledger": asdict(self.ledger),
@@ -71,7 +71,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 of named tensors: two states with the same digest are the same, bit for bit."""
     sha = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = tensors[name].contiguous()
+        tensor = tensors[name].cpu().contiguous()
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         sha.update(tensor.numpy().tobytes())
     return sha.hexdigest()

@@ -19,6 +19,7 @@ def execute(
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
     workers: int | None = None,
+    device: str = "cpu",
 ) -> Result:
     """Run `config`, into the folder `out` if there is one."""
     return run(
@@ -33,6 +34,7 @@ def execute(
         resume=resume,
         workers=workers,
         metrics=config.metrics,
+        device=device,
         config=config.complete().model_dump(),
     )
 

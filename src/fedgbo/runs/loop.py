@@ -14,11 +14,14 @@ from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, DivergenceError, RunFolderError
+from fedgbo.core.errors import ConfigError, DivergenceError, RankError
 from fedgbo.core.random import check_seed
 from fedgbo.engines.allocator import keep_freed_memory
+from fedgbo.engines.device import device_of
 from fedgbo.engines.engine import Engine
+from fedgbo.engines.join import join
 from fedgbo.engines.select import engine_for
+from fedgbo.engines.team import Team
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
@@ -27,9 +30,12 @@ from fedgbo.runs.prices import Prices
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress, next_round
+from fedgbo.runs.start import Start, opened
 from fedgbo.runs.steps import LocalSteps, check_local_steps
+from fedgbo.runs.together import check_alike
 from fedgbo.tasks.task import Task
 
+CPU = torch.device("cpu")
 CHECKPOINT_SECONDS = 30.0  # at the latest; besides, each evaluation is followed by one
 
 
@@ -50,6 +56,7 @@ def run(
     resume: bool = False,
     workers: int | None = None,
     metrics: Sequence[str] = (),
+    device: str = "cpu",
     config: Mapping[str, Any] | None = None,
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
@@ -63,11 +70,14 @@ def run(
     had never stopped. `config` is what the folder's run.json says of the run, by default a description of the objects.
 
     `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
-    depend on it.
+    depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are on the CPU in any case.
 
     `metrics` are measured in every round and recorded as Record.drift at each evaluation, as the mean since the last:
     "cosine" is how far the clients' models are apart, "drift" adds how far their gradients are off those at x_t, at
     twice the work. Results do not depend on them.
+
+    Under torchrun each process trains its share of the clients, and all return the same result, bit for bit that of one
+    process. The first process alone writes into `out` and calls the callbacks. Metrics are for one process.
     """
     whole("rounds", rounds)
     eval_every = evaluations(rounds) if eval_every is None else eval_every
@@ -81,27 +91,23 @@ def run(
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
 
     keep_freed_memory()
-    with reproducible():
-        engine = engine_for(task, algorithm, seed, cores() if workers is None else workers, metrics)
-        params = _initial_params(engine, initial_params)
-        about = _about(task, algorithm, local_steps, seed, params)
-        begin = Progress(algorithm.init(params), Ledger(), rounds)
-        if out is None:
-            return _Loop(engine, algorithm, local_steps, eval_every, callbacks, None, about).go(begin, [])
-        full_config = (
-            {**about, "rounds": rounds, "eval_every": eval_every, "metrics": metrics} if config is None else config
-        )
-        folder, history = _open(Path(out), resume, full_config), []
-        try:
-            if resume and (checkpoint := _checkpoint(folder, about)) is not None:
-                history = folder.rewind(checkpoint.ledger.round)
-                begin = Progress(checkpoint.state, checkpoint.ledger, rounds)
-            elif resume:
-                folder.rewind(-1)
-            loop = _Loop(engine, algorithm, local_steps, eval_every, callbacks, folder, about)
-            return loop.go(begin, history)
-        finally:
-            folder.close()
+    team = join()
+    try:
+        place = team.together(lambda: device_of(device, team))
+        workers = max(1, cores() // team.local_size) if workers is None else workers
+        with reproducible(place):
+            engine = team.together(lambda: engine_for(task, algorithm, seed, workers, place, team, metrics))
+            params = _initial_params(engine, initial_params)
+            about = _about(task, algorithm, local_steps, seed, params)
+            check_alike(team, about, place)
+            begin = Start(algorithm.init(params).on("cpu"), Ledger(), [])
+            own_config = {**about, "rounds": rounds, "eval_every": eval_every, "metrics": metrics}
+            with opened(team, begin, about, out, resume, own_config if config is None else config) as (folder, start):
+                loop = _Loop(engine, algorithm, local_steps, eval_every, callbacks, folder, about, team)
+                return loop.go(Progress(start.state.on(place), start.ledger, rounds), start.history)
+    except BaseException as error:
+        team.leave(error)
+        raise
 
 
 @dataclass(eq=False)
@@ -113,6 +119,7 @@ class _Loop:
     callbacks: Sequence[Callback]
     folder: RunFolder | None
     about: Mapping[str, Any]
+    team: Team
 
     def go(self, progress: Progress, history: list[Record]) -> Result:
         """Run the rounds that are left."""
@@ -134,6 +141,9 @@ class _Loop:
         except KeyboardInterrupt:
             self._end(progress, "interrupted")
             raise
+        except RankError as error:
+            self._end(progress, "interrupted", reason=str(error))
+            raise
         except DivergenceError as error:
             self._end(progress, "diverged", reason=str(error))
             raise
@@ -142,7 +152,7 @@ class _Loop:
             self._tell(progress, history, callbacks=())
         finished = progress.ledger.round >= progress.rounds
         self._end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
-        return Result(task, progress.state, history)
+        return Result(task, progress.state.on("cpu"), history)
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""
@@ -173,13 +183,17 @@ class _Loop:
         return replace(progress, ledger=ledger, record=record)
 
     def _tell(self, progress: Progress, history: list[Record], callbacks: Sequence[Callback] | None = None) -> bool:
-        """Write the record down, tell the callbacks, and return whether one of them wants to stop."""
+        """Let the leader write the record down and tell the callbacks; return whether one of them wants to stop."""
         if progress.record is not None:
             history.append(progress.record)
-            if self.folder is not None:
+
+        def tell() -> bytes:
+            if progress.record is not None and self.folder is not None:
                 self.folder.append(progress.record)
-        wishes = [callback(progress) for callback in (self.callbacks if callbacks is None else callbacks)]
-        return any(wishes)
+            wishes = [callback(progress) for callback in (self.callbacks if callbacks is None else callbacks)]
+            return b"stop" if any(wishes) else b""
+
+        return self.team.lead(tell) == b"stop"
 
     def _save(self, progress: Progress) -> None:
         if self.folder is not None:
@@ -206,22 +220,24 @@ def cores() -> int:
 
 
 @contextmanager
-def reproducible() -> Iterator[None]:
+def reproducible(device: torch.device = CPU) -> Iterator[None]:
     """One thread for each operation, so that bits do not depend on the machine's cores; torch's own seed kept."""
-    threads = torch.get_num_threads()
+    threads, fixed = torch.get_num_threads(), torch.backends.cudnn.deterministic
     torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic = True
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
             yield
     finally:
         torch.set_num_threads(threads)
+        torch.backends.cudnn.deterministic = fixed
 
 
 def _initial_params(engine: Engine, given: Tensor | None) -> Tensor:
     own = engine.initial_params
     if given is None:
         return own
-    params = torch.as_tensor(given).detach().to("cpu", own.dtype, copy=True)
+    params = torch.as_tensor(given).detach().to(own.device, own.dtype, copy=True)
     if params.shape != own.shape:
         raise ConfigError(
             f"initial_params must be a flat vector of {own.numel()} numbers, in the order of model.parameters(), "
@@ -248,28 +264,5 @@ def _about(
         "algorithm": describe(algorithm),
         "local_steps": describe(local_steps),
         "seed": int(seed),
-        "initial_params": sha256(params.numpy().tobytes()).hexdigest(),
+        "initial_params": sha256(params.cpu().numpy().tobytes()).hexdigest(),
     }
-
-
-def _open(path: Path, resume: bool, config: Mapping[str, Any]) -> RunFolder:
-    if not resume:
-        return RunFolder.create(path, config)
-    folder = RunFolder.open(path)
-    folder.lock()
-    return folder
-
-
-def _checkpoint(folder: RunFolder, about: Mapping[str, Any]) -> Checkpoint | None:
-    """Return the newest checkpoint, if it is of this very run."""
-    checkpoint, _ = folder.latest()
-    if checkpoint is None:
-        return None
-    for key, ours in about.items():
-        theirs = checkpoint.about.get(key)
-        if theirs != ours:
-            raise RunFolderError(
-                f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
-                "resume it with the settings it was begun with, or choose another folder"
-            )
-    return checkpoint

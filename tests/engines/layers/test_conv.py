@@ -75,3 +75,20 @@ def test_wrong_inputs_fail_as_in_torch():
 def test_same_bits_twice():
     assert_same_bits(accelerate(nn.Conv2d(3, 32, 3)), torch.randn(32, 3, 32, 32))
     assert_same_bits(accelerate(nn.Conv2d(32, 64, 3)), torch.randn(32, 32, 13, 13, requires_grad=True))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    channels=st.integers(1, 4),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    outputs=st.sampled_from([32, 64, 20]),
+    bias=st.booleans(),
+    extra=st.tuples(st.integers(1, 9), st.integers(1, 12)),
+    between=st.sampled_from([(), (nn.ReLU(),)]),
+)
+def test_a_convolution_pools_in_the_same_pass(channels, kernel, outputs, bias, extra, between):
+    stock = nn.Sequential(nn.Conv2d(channels, outputs, kernel, bias=bias), *between, nn.MaxPool2d(2))
+    size = [k + more for k, more in zip(kernel, extra, strict=True)]
+    fast = accelerate(stock)
+    assert fast[0].pooled
+    assert_same_function(fast, stock, torch.randn(3, channels, *size))

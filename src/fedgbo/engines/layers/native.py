@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("conv.c", "gru.c", "pool.c", "stack.c", "step.c")
+SOURCES = ("conv.c", "gru.c", "pool.c", "stack.c", "step.c", "sum.c")
 HEADERS = ("pool_loops.h", "vectors.h")
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-Wno-psabi")
 TIMEOUT = 20  # seconds; a build takes about one
@@ -81,6 +81,7 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.fedgbo_stack.restype = size
     for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
         getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
+        getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] + [address] * 3
         getattr(loaded, f"fedgbo_pool_{kind}_forward").argtypes = [number] * 5 + [address] * 3
         getattr(loaded, f"fedgbo_pool_{kind}_backward").argtypes = [number] * 4 + [address] * 3
     return loaded

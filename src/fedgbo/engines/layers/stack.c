@@ -194,14 +194,14 @@ typedef struct {
 /* `rows` samples times `columns` outputs; both lie along the inputs, so the sums are added up across the lanes */
 INLINE void dots(int rows, int columns, int I, const float *x, const float *weight, const float *bias, float *out,
                  long out_row) {
-    vec sums[4][4];
+    vec sums[4][6];
     for (int m = 0; m < rows; m++)
         for (int n = 0; n < columns; n++) sums[m][n] = all(0.0f);
     for (int k = 0; k < I; k += LANES)
 #pragma GCC unroll 4
         for (int m = 0; m < rows; m++) {
             vec a = load(x + (long)m * I + k);
-#pragma GCC unroll 4
+#pragma GCC unroll 6
             for (int n = 0; n < columns; n++) sums[m][n] += a * load(weight + (long)n * I + k);
         }
     for (int m = 0; m < rows; m++)
@@ -212,20 +212,26 @@ INLINE void dots(int rows, int columns, int I, const float *x, const float *weig
         }
 }
 
+INLINE void some_outputs(int columns, const linear *l, int B, int o, float *out) {
+    const float *x = l->in, *weight = l->weight + (long)o * l->I;
+    int b = 0;
+    for (; b + 4 <= B; b += 4)
+        dots(4, columns, l->I, x + (long)b * l->I, weight, l->bias + o, out + (long)b * l->O + o, l->O);
+    for (; b < B; b++)
+        dots(1, columns, l->I, x + (long)b * l->I, weight, l->bias + o, out + (long)b * l->O + o, l->O);
+}
+
 static void linear_forward(const linear *l, int B, float *out) {
-    for (int o = 0; o < l->O; o += o + 4 <= l->O ? 4 : 1)
-        for (int b = 0; b < B; b += b + 4 <= B ? 4 : 1) {
-            const float *x = l->in + (long)b * l->I, *weight = l->weight + (long)o * l->I;
-            float *to = out + (long)b * l->O + o;
-            if (o + 4 <= l->O && b + 4 <= B)
-                dots(4, 4, l->I, x, weight, l->bias + o, to, l->O);
-            else if (o + 4 <= l->O)
-                dots(1, 4, l->I, x, weight, l->bias + o, to, l->O);
-            else if (b + 4 <= B)
-                dots(4, 1, l->I, x, weight, l->bias + o, to, l->O);
-            else
-                dots(1, 1, l->I, x, weight, l->bias + o, to, l->O);
-        }
+    for (int o = 0, n; o < l->O; o += n) { /* the more outputs at once, the less often the samples are read */
+        int left = l->O - o;
+        n = LANES == 16 && (left % 6 == 0 || left >= 12) ? 6 : left >= 4 ? 4 : 1;
+        if (n == 6)
+            some_outputs(6, l, B, o, out);
+        else if (n == 4)
+            some_outputs(4, l, B, o, out);
+        else
+            some_outputs(1, l, B, o, out);
+    }
     if (l->relu)
         for (long i = 0; i < (long)B * l->O; i++) out[i] = out[i] > 0 || out[i] != out[i] ? out[i] : 0;
 }

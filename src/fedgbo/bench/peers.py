@@ -1,0 +1,274 @@
+"""Other frameworks' own simulations on our tasks: the same model, data, M, B and K, plain SGD in the client, FedAvg.
+
+Each is run as its documentation tells: Flower through Ray with one worker a core, pfl under torchrun with one process a
+core, one torch thread in each. Batches come from the same data as everywhere in the bench. The frameworks are not
+dependencies: they are imported only in the process that measures them, and their reports to their makers are off.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgbo.bench.plain import PlainLoop
+from fedgbo.bench.race import BenchError
+from fedgbo.bench.report import LEARNING_RATES
+from fedgbo.core.errors import ConfigError, MissingExtraError, unknown
+from fedgbo.engines.batches import minibatches
+from fedgbo.runs.loop import cores
+from fedgbo.tasks import TASKS
+
+PEERS = {"flower": "flwr", "pfl": "pfl"}  # the module that must be there
+LOCAL_STEPS = 10
+PATIENCE = 300.0  # seconds that starting, a warm-up round and stopping may take
+_INSTALL = {"flower": 'pip install "flwr[simulation]"', "pfl": 'pip install "pfl[pytorch]"'}
+_QUIET = {
+    "OMP_NUM_THREADS": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How fast another framework trains a task."""
+
+    framework: str
+    task: str
+    steps_per_second: float  # client-steps, all clients together
+    note: str
+
+
+def measure_peer(framework: str, task: str, seconds: float) -> Peer:
+    """Train in the other framework for about so many seconds after a warm-up round, in processes of its own."""
+    if framework not in PEERS:
+        raise ConfigError(unknown("framework", framework, PEERS))
+    if task not in LEARNING_RATES:
+        raise ConfigError(unknown("task", task, LEARNING_RATES))
+    if find_spec(PEERS[framework]) is None:
+        raise MissingExtraError(f"{framework} is not installed; install it with: {_INSTALL[framework]}")
+    with tempfile.TemporaryDirectory(prefix="fedgbo-peer-") as folder:
+        answer = Path(folder) / "answer.json"
+        _run(framework, [framework, task, str(seconds), str(answer)], Path(folder), seconds + PATIENCE)
+        return _read(framework, task, answer)
+
+
+def work(arguments: list[str]) -> None:
+    """Measure in this process: the framework, the task, seconds, and the file that the answer goes to."""
+    framework, task, seconds, answer = arguments
+    torch.set_num_threads(1)
+    rounds, steps, took = {"flower": _flower, "pfl": _pfl}[framework](task, float(seconds))
+    if os.environ.get("RANK", "0") == "0":  # torchrun's: one of pfl's processes answers
+        Path(answer).write_text(json.dumps({"rounds": rounds, "steps": steps, "seconds": took}))
+
+
+def _run(framework: str, arguments: list[str], folder: Path, limit: float) -> None:
+    """Run `work` in a session of its own, whose processes end with it."""
+    command = [sys.executable, "-c", "import sys; from fedgbo.bench.peers import work; work(sys.argv[1:])", *arguments]
+    if framework == "pfl":
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={cores()}", "--no-python"]
+        command = [sys.executable, *torchrun, *command]
+    environment = {**os.environ, **_QUIET, "FLWR_HOME": str(folder)}
+    log = folder / "log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired as error:
+            raise BenchError(f"{framework} did not end within {limit:.0f} s\n{_tail(log)}") from error
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if code != 0:
+        raise BenchError(f"{framework} failed with exit code {code}\n{_tail(log)}")
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def _read(framework: str, task: str, answer: Path) -> Peer:
+    if not answer.exists():
+        raise BenchError(f"{framework} ended without an answer")
+    found = json.loads(answer.read_text())
+    note = f"({found['rounds']} rounds in {found['seconds']:.1f} s)"
+    return Peer(framework, task, found["steps"] / found["seconds"], note)
+
+
+@cache
+def _loop(task: str) -> PlainLoop:
+    """The plain loop of a task: its model and its clients' training; one a process, as data take long to read."""
+    return PlainLoop(TASKS[f"{task}-synthetic"](), LOCAL_STEPS, LEARNING_RATES[task])
+
+
+def _flower(task: str, seconds: float) -> tuple[int, int, float]:
+    """Flower: M simulated nodes, each of which is another client every round; all weigh alike.
+
+    With a node for each client, as is usual, Flower was over four times slower on Sent140, which has 21,876 of them,
+    and a comparison is worth something only with the other near its best.
+    """
+    from flwr.app import (  # type: ignore[import-not-found]
+        ArrayRecord,
+        ConfigRecord,
+        Context,
+        Message,
+        MetricRecord,
+        RecordDict,
+    )
+    from flwr.clientapp import ClientApp  # type: ignore[import-not-found]
+    from flwr.serverapp import Grid, ServerApp  # type: ignore[import-not-found]
+    from flwr.serverapp.strategy import FedAvg  # type: ignore[import-not-found]
+    from flwr.simulation import run_simulation  # type: ignore[import-not-found]
+
+    data, cohort = _loop(task).task.data, _loop(task).task.cohort_size
+    client, server = ClientApp(), ServerApp()
+    found: list[tuple[int, int, float]] = []
+
+    @client.train()  # type: ignore[untyped-decorator]
+    def train(message: Message, context: Context) -> Message:
+        torch.set_num_threads(1)
+        loop = _loop(task)
+        loop.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        config, node = message.content["config"], int(context.node_config["partition-id"])
+        loop._train(config["cohort"][node], config["t"])
+        metrics = MetricRecord({"weight": 1, "steps": LOCAL_STEPS})
+        content = RecordDict({"arrays": ArrayRecord(loop.model.state_dict()), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    def total(replies: list[RecordDict], weight: str) -> MetricRecord:
+        return MetricRecord({"steps": sum(reply["metrics"]["steps"] for reply in replies)})
+
+    @server.main()  # type: ignore[untyped-decorator]
+    def main(grid: Grid, context: Context) -> None:
+        strategy = FedAvg(
+            fraction_evaluate=0.0,
+            min_train_nodes=cohort,
+            min_available_nodes=cohort,
+            weighted_by_key="weight",
+            train_metrics_aggr_fn=total,
+        )
+        arrays = ArrayRecord(_loop(task).model.state_dict())
+        began, steps = 0.0, 0
+        for t in count():
+            if t == 1:  # after the warm-up round
+                began, steps = time.perf_counter(), 0
+            clients = np.random.default_rng(t).choice(data.clients, cohort, replace=False).tolist()
+            config = ConfigRecord({"t": t, "cohort": clients})
+            result = strategy.start(grid, arrays, num_rounds=1, train_config=config)
+            arrays = result.arrays
+            done = int(result.train_metrics_clientapp[1]["steps"])
+            if done != cohort * LOCAL_STEPS:
+                raise BenchError(f"flower's clients took {done} steps in a round, not {cohort * LOCAL_STEPS}")
+            steps += done
+            if t > 0 and (took := time.perf_counter() - began) >= seconds:
+                found.append((t, steps, took))
+                return
+
+    backend = {"init_args": {"num_cpus": cores()}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    run_simulation(server, client, num_supernodes=cohort, backend_config=backend)
+    return found[0]
+
+
+def _pfl(task: str, seconds: float) -> tuple[int, int, float]:
+    """pfl: a user for each client; the processes share a cohort, and all-reduce once a round."""
+    from pfl.aggregate.simulate import SimulatedBackend  # type: ignore[import-not-found]
+    from pfl.algorithm.base import NNAlgorithmParams  # type: ignore[import-not-found]
+    from pfl.algorithm.federated_averaging import FederatedAveraging  # type: ignore[import-not-found]
+    from pfl.callback.base import TrainingProcessCallback  # type: ignore[import-not-found]
+    from pfl.data.dataset import Dataset  # type: ignore[import-not-found]
+    from pfl.data.federated_dataset import FederatedDataset  # type: ignore[import-not-found]
+    from pfl.data.sampling import get_user_sampler  # type: ignore[import-not-found]
+    from pfl.hyperparam.base import NNEvalHyperParams, NNTrainHyperParams  # type: ignore[import-not-found]
+    from pfl.internal.ops import pytorch_ops  # type: ignore[import-not-found]
+    from pfl.metrics import Metrics, Weighted  # type: ignore[import-not-found]
+    from pfl.model.pytorch import PyTorchModel  # type: ignore[import-not-found]
+
+    np.random.seed(0)  # the same in each process, or they would not share one cohort
+    torch.manual_seed(0)
+    loop, lr = _loop(task), LEARNING_RATES[task]
+    visits = count()
+
+    class User(Dataset):  # type: ignore[misc]
+        """A client's K batches, in an order that changes from visit to visit."""
+
+        def __init__(self, client: int) -> None:
+            super().__init__(raw_data=(), user_id=str(client))
+            self.client, self.visit = client, next(visits)
+
+        def __len__(self) -> int:
+            return int(loop.task.data.size(self.client))
+
+        def iter(self, batch_size: int | None) -> Iterator[list[Tensor]]:
+            first, rng = int(loop.task.data.offsets[self.client]), np.random.default_rng(self.visit)
+            walk = minibatches(len(self), loop.task.batch_size, 0, self.visit, self.client)
+            for rows in islice(walk, LOCAL_STEPS):
+                inputs, targets = loop.task.data.train.batch(first + rows, rng)
+                yield [loop._dense(inputs), targets.long()]
+
+    class Clock(TrainingProcessCallback):  # type: ignore[misc]
+        """Starts after the warm-up round, and stops all processes at once when the time is over."""
+
+        began, took, rounds = 0.0, 0.0, 0
+
+        def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
+            if central_iteration == 0:
+                self.began = time.perf_counter()
+                return False, Metrics()
+            self.rounds, self.took = central_iteration, time.perf_counter() - self.began
+            [votes] = pytorch_ops.distributed.all_reduce([torch.tensor([float(self.took >= seconds)])])
+            return bool(votes.item() > 0), Metrics()
+
+    def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+        return loop.task.loss(loop.model(inputs), targets)
+
+    def metrics(inputs: Tensor, targets: Tensor) -> dict[str, Any]:
+        return {"loss": Weighted(float(loss(inputs, targets)) * len(targets), len(targets))}
+
+    module: Any = loop.model
+    module.loss, module.metrics = loss, metrics  # as pfl wants them
+    users = FederatedDataset(User, get_user_sampler("random", list(range(loop.task.data.clients))))
+    clock = Clock()
+    FederatedAveraging().run(
+        algorithm_params=NNAlgorithmParams(
+            central_num_iterations=sys.maxsize,
+            evaluation_frequency=sys.maxsize,  # only in the first round
+            train_cohort_size=loop.task.cohort_size,
+            val_cohort_size=None,
+        ),
+        backend=SimulatedBackend(training_data=users, val_data=users),
+        model=PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)),
+        model_train_params=NNTrainHyperParams(
+            local_num_epochs=None,
+            local_num_steps=LOCAL_STEPS,
+            local_learning_rate=lr,
+            local_batch_size=loop.task.batch_size,
+        ),
+        model_eval_params=NNEvalHyperParams(local_batch_size=loop.task.batch_size),
+        callbacks=[clock],
+        send_metrics_to_platform=False,
+    )
+    return clock.rounds, clock.rounds * loop.task.cohort_size * LOCAL_STEPS, clock.took

@@ -1,0 +1,90 @@
+"""What the bench finds, task by task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+
+from fedgbo.bench.contender import Contender, Lap
+from fedgbo.bench.race import race
+from fedgbo.costs.flops import forward_macs
+
+LEARNING_RATES = {"cifar100": 0.01, "femnist": 0.01, "shakespeare": 0.1, "sent140": 1.0}
+WANTED = {"cifar100": 2.3, "femnist": 2.3, "shakespeare": 3.4, "sent140": 90.0}  # times the plain loop
+SLOWER, SERVER = 0.05, 0.05  # FedGBO at most this much slower than FedAvg; the server's part of a round
+ALGORITHMS: tuple[Literal["fedavg", "fedgbo"], ...] = ("fedavg", "fedgbo")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm on one task: medians over laps, and ratios of laps that followed each other."""
+
+    task: str
+    algorithm: str
+    steps_per_second: float  # client-steps, all clients together
+    plain_steps_per_second: float
+    ratio: float  # ours to the plain loop of the same algorithm
+    limit: float | None  # share of the machine's own speed in a matrix product; None where products are not the work
+    server: float  # share of a round that is not the clients'
+    peak_bytes: int
+    plain_peak_bytes: int
+    to_fedavg: float  # our steps per second to those of our FedAvg
+
+
+def measure(task: str, seconds: float, repeats: int) -> tuple[list[Row], float]:
+    """Let the machine's matrix product, the plain loop and ours take turns on one task; return rows and FLOP/s."""
+    name, lr = f"{task}-synthetic", LEARNING_RATES[task]
+    contenders = [Contender("product")]
+    for algorithm in ALGORITHMS:
+        contenders += [Contender("plain", name, algorithm, lr), Contender("ours", name, algorithm, lr)]
+    product, *laps = race(contenders, seconds, repeats)
+    flops = _step_flops(contenders[1])
+    rows = []
+    for i, algorithm in enumerate(ALGORITHMS):
+        plain, ours = laps[2 * i], laps[2 * i + 1]
+        rows.append(
+            Row(
+                task=task,
+                algorithm=algorithm,
+                steps_per_second=_rate(ours),
+                plain_steps_per_second=_rate(plain),
+                ratio=_ratio(ours, plain),
+                limit=None if task == "sent140" else flops * _ratio(ours, product),
+                server=median(lap.server_seconds / lap.seconds for lap in ours),
+                peak_bytes=max(lap.peak_bytes for lap in ours),
+                plain_peak_bytes=max(lap.peak_bytes for lap in plain),
+                to_fedavg=_ratio(ours, laps[1]),
+            )
+        )
+    return rows, _rate(product)
+
+
+def shortfalls(rows: Sequence[Row]) -> list[str]:
+    """Say what of the wanted ratios does not hold."""
+    found = []
+    for row in rows:
+        who = f"{row.algorithm} on {row.task}"
+        if row.ratio < WANTED[row.task]:
+            found.append(f"{who}: {row.ratio:.2f} times the plain loop, {WANTED[row.task]} wanted")
+        if row.to_fedavg < 1 - SLOWER:
+            found.append(f"{who}: {1 - row.to_fedavg:.0%} slower than FedAvg, at most {SLOWER:.0%} wanted")
+        if row.server > SERVER:
+            found.append(f"{who}: the server takes {row.server:.1%} of a round, at most {SERVER:.0%} wanted")
+    return found
+
+
+def _step_flops(who: Contender) -> float:
+    """Floating point operations of a local step as the paper counts them: 3 F multiply-adds a sample."""
+    task = who.build_task()
+    inputs, _ = task.data.train.batch(np.arange(2))
+    return 6.0 * forward_macs(task.model(), inputs) * (task.batch_size or 1)
+
+
+def _rate(laps: Sequence[Lap]) -> float:
+    return median(lap.rate for lap in laps)
+
+
+def _ratio(ours: Sequence[Lap], theirs: Sequence[Lap]) -> float:
+    return median(a.rate / b.rate for a, b in zip(ours, theirs, strict=True))

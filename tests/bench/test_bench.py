@@ -1,0 +1,102 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedgbo.bench.contender import Contender, prepare
+from fedgbo.bench.crowd import crowd, write_crowd
+from fedgbo.bench.growth import Growth, _along
+from fedgbo.bench.plain import PlainLoop
+from fedgbo.bench.race import BenchError, race
+from fedgbo.bench.report import WANTED, Row, shortfalls
+from fedgbo.engines.select import engine_for
+from fedgbo.tasks.digits import digits
+from tests.cli.conftest import command  # noqa: F401 - a fixture
+
+
+def row(**changes):
+    given = {
+        "task": "cifar100", "algorithm": "fedgbo", "steps_per_second": 200.0, "plain_steps_per_second": 80.0,
+        "ratio": 2.5, "limit": 0.6, "server": 0.04, "peak_bytes": 1, "plain_peak_bytes": 1, "to_fedavg": 0.97,
+    }  # fmt: skip
+    return Row(**(given | changes))
+
+
+def test_what_does_not_hold_is_said():
+    assert shortfalls([row()]) == []
+    said = shortfalls([row(ratio=2.2), row(server=0.06), row(to_fedavg=0.94)])
+    assert [text.split(":")[1].split(",")[0] for text in said] == [
+        " 2.20 times the plain loop",
+        " the server takes 6.0% of a round",
+        " 6% slower than FedAvg",
+    ]
+    assert set(WANTED) == {"cifar100", "femnist", "shakespeare", "sent140"}
+
+
+@pytest.mark.parametrize("beta", [None, 0.9])
+def test_the_plain_loop_computes_what_ours_does(beta):
+    task = replace(digits(), clients_per_round=None)  # all of them, so that both train the same
+    algorithm = Contender("ours", "digits", "fedavg" if beta is None else "fedgbo", lr=0.05).build_algorithm()
+    engine = engine_for(task, algorithm, seed=0)
+    plain = PlainLoop(task, local_steps=3, lr=0.05, beta=beta)
+    everyone = list(range(task.data.clients))
+    torch.nn.utils.vector_to_parameters(engine.initial_params.clone(), plain.model.parameters())
+    state = algorithm.init(engine.initial_params)
+    for t in range(2):
+        result = engine.train(algorithm, algorithm.broadcast(state), everyone, [3] * len(everyone), t)
+        state = algorithm.server_update(state, result.mean, 3.0).to(torch.float32)
+        assert plain.round(t) == 3 * len(everyone)
+    got = torch.nn.utils.parameters_to_vector(plain.model.parameters())
+    moved = torch.linalg.vector_norm(state.params - engine.initial_params)
+    assert moved > 1e-3
+    assert torch.linalg.vector_norm(got - state.params) < 1e-3 * moved
+
+
+def test_contenders_take_turns_and_say_what_they_did(tmp_path):
+    write_crowd(tmp_path / "crowd", 20)
+    options = {"path": str(tmp_path / "crowd"), "hidden": 8}
+    laps = race([Contender("ours", "crowd", options=options), Contender("plain", "crowd", options=options)], 0.05, 2)
+    for mine in laps:
+        assert len(mine) == 2
+        for lap in mine:
+            assert lap.steps == lap.rounds * 100
+            assert lap.seconds >= 0.05
+            assert lap.peak_bytes > lap.file_bytes > 0
+    assert 0 < laps[0][0].server_seconds < laps[0][0].seconds
+
+
+def test_a_contender_that_fails_says_why(tmp_path):
+    with pytest.raises(BenchError, match="holds no packed data"):
+        race([Contender("ours", "crowd", options={"path": str(tmp_path)})], 0.01, 1)
+
+
+def test_growth_is_an_exponent(tmp_path):
+    write_crowd(tmp_path / "crowd", 40)
+
+    def cohort(size):
+        return Contender("ours", "crowd", clients_per_round=size, options={"path": str(tmp_path / "crowd")})
+
+    found = _along("clients per round", (2, 32), cohort, 0.1, 3)
+    assert isinstance(found, Growth)
+    assert 0.3 < found.exponent < 1.3
+    assert crowd(path=str(tmp_path / "crowd")).data.clients == 40
+
+
+def test_a_product_counts_its_operations():
+    lap = prepare(Contender("product"))(0.0)
+    assert (lap.rounds, lap.steps) == (1, 2 * 2048**3)
+
+
+def test_the_command(command):  # noqa: F811
+    result = command("bench", "--tasks", "sent140", "--seconds", "0.05", "--repeats", "1", "--no-growth", "--json")
+    content = json.loads(result.stdout)
+    assert [r["algorithm"] for r in content["rows"]] == ["fedavg", "fedgbo"]
+    assert content["rows"][0]["ratio"] > 1
+    assert isinstance(content["shortfalls"], list)
+
+
+def test_an_unknown_task_is_named(command):  # noqa: F811
+    result = command("bench", "--tasks", "cifar10", check=False)
+    assert result.returncode == 2
+    assert "unknown task 'cifar10'" in result.stderr

@@ -1,0 +1,63 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fedgbo.bench import peers
+from fedgbo.bench.peers import PEERS, Peer, measure_peer
+from fedgbo.bench.race import BenchError
+from fedgbo.core.errors import ConfigError, MissingExtraError
+
+
+@pytest.mark.parametrize(("framework", "install"), [("flower", "flwr[simulation]"), ("pfl", "pfl[pytorch]")])
+def test_a_framework_that_is_not_there_says_what_to_install(framework, install, monkeypatch):
+    monkeypatch.setitem(PEERS, framework, "a_module_that_nobody_has")
+    with pytest.raises(MissingExtraError, match=f"{framework} is not installed.*pip install") as error:
+        measure_peer(framework, "sent140", 0.1)
+    assert install in str(error.value)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ConfigError, match="unknown framework 'flwr'"):
+        measure_peer("flwr", "sent140", 0.1)
+    with pytest.raises(ConfigError, match="unknown task 'cifar10'; did you mean 'cifar100'"):
+        measure_peer("flower", "cifar10", 0.1)
+
+
+def test_looking_at_peers_imports_no_framework():
+    code = "import sys, fedgbo.bench.peers; print([m for m in ('flwr', 'ray', 'pfl') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_rate_is_steps_by_seconds(tmp_path):
+    answer = tmp_path / "answer.json"
+    answer.write_text(json.dumps({"rounds": 4, "steps": 200, "seconds": 2.5}))
+    assert peers._read("pfl", "cifar100", answer) == Peer("pfl", "cifar100", 80.0, "(4 rounds in 2.5 s)")
+
+
+def test_a_framework_without_an_answer_is_told(tmp_path):
+    with pytest.raises(BenchError, match="pfl ended without an answer"):
+        peers._read("pfl", "cifar100", tmp_path / "answer.json")
+
+
+@pytest.fixture
+def broken_flower(tmp_path, monkeypatch):
+    """A module that is called flwr and is not Flower, for the process that measures."""
+    (tmp_path / "flwr.py").write_text("raise RuntimeError('this is not Flower')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path), *filter(None, sys.path)]))
+
+
+@pytest.mark.usefixtures("broken_flower")
+def test_a_framework_that_fails_is_told_with_the_end_of_its_log():
+    with pytest.raises(BenchError, match=r"(?s)flower failed with exit code 1.*this is not Flower"):
+        measure_peer("flower", "sent140", 0.1)
+
+
+@pytest.mark.usefixtures("broken_flower")
+def test_a_framework_that_hangs_is_ended(tmp_path, monkeypatch):
+    (tmp_path / "flwr.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(peers, "PATIENCE", 4.0)
+    with pytest.raises(BenchError, match="flower did not end within 4 s"):
+        measure_peer("flower", "sent140", 0.1)

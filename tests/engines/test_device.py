@@ -1,0 +1,66 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import fedgbo
+from fedgbo.engines.device import device_of
+from fedgbo.engines.team import Alone
+from tests.conftest import make_task
+from tests.engines.teams import ROOT, environment
+
+
+class Second(Alone):
+    """The second of two processes on one machine."""
+
+    rank, size, local_rank, local_size = 1, 2, 1, 2
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Two GPUs, as far as names go."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_names():
+    assert device_of("cpu") == torch.device("cpu")
+    assert device_of("cuda") == device_of("auto") == device_of("cuda:0") == torch.device("cuda:0")
+    assert device_of("cuda:1") == torch.device("cuda:1")
+    assert device_of("cuda", Second()) == torch.device("cuda:1")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_what_is_not_there():
+    with pytest.raises(fedgbo.ConfigError, match="no device cuda:2 here: torch sees cpu, cuda:0, cuda:1; give one of"):
+        device_of("cuda:2")
+    with pytest.raises(fedgbo.ConfigError, match="cuda:1 would be shared by 2 processes of this machine; give cuda"):
+        device_of("cuda:1", Second())
+    with pytest.raises(fedgbo.ConfigError, match="must be cpu, cuda, cuda:<number> or auto, not 'gpu'"):
+        device_of("gpu")
+
+
+def test_without_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of("auto") == torch.device("cpu")
+    with pytest.raises(fedgbo.ConfigError, match="torch sees cpu and no GPU; give one of these, or auto"):
+        fedgbo.run(make_task(), fedgbo.FedAvg(fedgbo.SGD(0.1)), rounds=1, device="cuda")
+    with pytest.raises(fedgbo.ConfigError, match="start no more processes than there are GPUs"):
+        device_of("cuda", Second())
+
+
+def test_another_device_gives_the_same_and_nothing_is_left_on_the_cpu(tmp_path):
+    """In a process of its own, for a device cannot be taken back."""
+    program = [sys.executable, "-m", "tests.engines.pretend_device", tmp_path]
+    subprocess.run(program, cwd=ROOT, env=environment(), check=True)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert "two devices" in results.pop("mixed")  # the device does notice
+    assert len(results) == 7
+    for there in results.values():
+        assert there["devices"] == ["pretend:0"]
+        assert there["result"] == "cpu"
+        assert there["error"] < 1e-4  # the C loops of the CPU round differently
+        assert there["accuracies"][0] == there["accuracies"][1]
