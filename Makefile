@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 JOBS ?= 2
 
-.PHONY: setup demo test lint types unit format presets clean
+.PHONY: setup demo test lint types unit format presets results clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -40,6 +40,9 @@ format: setup  ## format the code
 
 presets: setup  ## search the digits presets again (112,000 rounds)
 	$(BIN)/python scripts/tune_digits.py --jobs $(JOBS)
+
+results: setup  ## docs/results.md from docs/results; with RUNS=FOLDER, these runs go there first
+	$(BIN)/python scripts/results.py $(RUNS)
 
 clean:  ## remove .venv and caches; runs/ stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,10 +1,10 @@
-"""docs/results.md out of the files in docs/results: every table, every picture and every sentence with a measured number.
+"""docs/results.md out of the files in docs/results: its tables, its pictures and its sentences with measured numbers.
 
-    python scripts/results.py                       # the page from the files: what `make results` does
-    python scripts/results.py runs/cifar100 ...     # before that, metrics of the runs below these folders into the files
+    python scripts/results.py               # the page from the files: make results
+    python scripts/results.py runs/real     # first the runs below it into the files: make results RUNS=runs/real
 
-A task's runs go into docs/results/TASK.csv, all of them anew: name all folders of a task at once. What is made stands in
-the page between <!-- begin: NAME --> and <!-- end -->; the rest of the page is written by hand and stays.
+A task's runs go into docs/results/TASK.csv, which is written anew: name all folders of a task at once. What is made
+stands in the page between <!-- begin: NAME --> and <!-- end -->; the rest of the page is written by hand and stays.
 """
 
 import argparse
@@ -50,12 +50,12 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
     return PART.sub(put, page)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Export, draw, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", type=Path, help="run folders, or folders that hold some")
     parser.add_argument("--docs", type=Path, default=DOCS, help="where results.md, results/ and images/ are")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     folder, page = given.docs / "results", given.docs / "results.md"
     try:
         if given.runs:

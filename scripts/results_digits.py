@@ -73,9 +73,10 @@ def _trials(file: Path) -> str:
     early = sum(row["state"] == "stopped early" for row in rows)
     best = max((row for row in rows if row["state"] == "finished"), key=lambda row: float(row["score"]))
     known = ", ".join(f"{key} = {value:g}" for key, value in shipped.settings.items()) if shipped else "none"
+    rounds = sum(int(row["rounds"]) for row in rows)
     return (
-        f"It tried {len(rows)} settings, stopped {early} of them early, took {sum(int(row['rounds']) for row in rows):,} "
-        f"rounds, and chose lr = {best['lr']}, beta = {best['beta']} (shipped: {known})."
+        f"It tried {len(rows)} settings, stopped {early} of them early, took {rounds:,} rounds, and chose "
+        f"lr = {best['lr']}, beta = {best['beta']} (shipped: {known})."
     )
 
 

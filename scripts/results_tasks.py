@@ -1,4 +1,4 @@
-"""What docs/results.md says of runs on the paper's tasks. Runs are compared over rounds and seeds that all of them have."""
+"""What docs/results.md says of runs on the paper's tasks, compared over rounds and seeds that all of them have."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ from fedgbo.core.errors import RunFolderError
 from fedgbo.experiments.paper.measured import algorithm_title
 from fedgbo.experiments.paper.published import rows as published
 from fedgbo.experiments.paper.published import tasks
-from fedgbo.reports.chart import bands, save_chart
+from fedgbo.reports.chart import save_chart
 from fedgbo.reports.conclusion import conclusion
 from fedgbo.reports.costs import REMARK, cost_columns, cost_lines, percent
 from fedgbo.reports.curves import curve
@@ -43,14 +43,17 @@ class Comparison:
         """Which rounds and seeds.
 
         >>> Comparison(2000, (0, 1), ()).title
-        '2000 of the 5000 rounds, seeds 0, 1'
+        'first 2000 rounds, seeds 0 and 1'
         """
         several = "s" if len(self.seeds) > 1 else ""
-        return f"{self.end} of the {PAPER_ROUNDS} rounds, seed{several} {', '.join(map(str, self.seeds))}"
+        return f"first {self.end} rounds, seed{several} {' and '.join(map(str, self.seeds))}"
 
 
 def comparisons(lines: Sequence[Line]) -> list[Comparison]:
-    """Return what can be compared with FedAvg: for each round at which a run ends, what got there; the longest of each."""
+    """Return what can be compared with FedAvg: for each round at which a run ends, all that got there.
+
+    Of the same algorithms on the same seeds only the longest is kept.
+    """
     longest: dict[tuple[tuple[str, ...], tuple[int, ...]], Comparison] = {}
     for end in sorted({_end(run) for line in lines for run in line.runs} - {0}):
         there = [replace(line, runs=tuple(_cut(run, end) for run in line.runs if _end(run) >= end)) for line in lines]
@@ -80,19 +83,21 @@ def task_part(name: str, runs: Sequence[RunData]) -> str:
 
 
 def draw(name: str, runs: Sequence[RunData], file: Path, folder: Path) -> None:
-    """Draw a panel for each comparison; the picture's description holds a digest of the file that it was made of."""
+    """Draw a panel for each comparison; the picture ends with a digest of the file that it was made of."""
     found = comparisons(_section(name, runs).lines)
     curves = [
         curve(group.runs, lambda record: record.accuracy, row="", column=one.title, series=group.label)
         for one in found
         for group in one.groups
     ]
-    if curves:
-        chart = panel_chart(
-            curves, f"{_title(name)}, K = 10", bands(max(c.seeds for c in curves)), "test accuracy (%)", 100
-        )
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-        save_chart(chart.properties(description=f"{file.name}, SHA-256 {digest}"), folder / name, ["svg"])
+    if not curves:
+        return
+    said = ["mean over seeds; bands: 95% confidence interval, where there is more than one seed"]
+    (picture,) = save_chart(panel_chart(curves, _title(name), said, "test accuracy (%)", 100), folder / name, ["svg"])
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    picture.write_text(
+        f"{picture.read_text(encoding='utf-8')}\n<!-- {file.name}, SHA-256 {digest} -->\n", encoding="utf-8"
+    )
 
 
 def _section(name: str, runs: Sequence[RunData]) -> Section:

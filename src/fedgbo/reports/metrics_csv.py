@@ -1,7 +1,7 @@
 """Many runs' metrics as one small CSV file, and back: what is kept of runs when their folders are gone.
 
 A row is an evaluation. Settings stand in columns named after their place in run.json, such as algorithm.optimiser.lr:
-names as they are, all else as JSON; an empty cell is a setting that the run does not have. Numbers keep all their digits.
+names as they are, all else as JSON; an empty cell is a setting that the run does not have. Numbers keep all digits.
 """
 
 import csv

@@ -1,0 +1,132 @@
+"""docs/results.md says what the files beside it say."""
+
+import csv
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from fedgbo.experiments.experiment import read_experiment
+from fedgbo.experiments.shelf import identity
+from fedgbo.reports.metrics_csv import read_metrics
+from tests.reports.conftest import write_run
+from tests.reports.runs import FEDAVG, FEDGBO
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+MEASURED = sorted(file for task in ("cifar100", "shakespeare", "femnist") for file in RESULTS.glob(f"{task}.csv"))
+
+
+@pytest.fixture
+def docs(tmp_path):
+    """A copy of the page, of its files, and an empty folder for pictures."""
+    shutil.copytree(RESULTS, tmp_path / "docs" / "results")
+    (tmp_path / "docs" / "images").mkdir()
+    shutil.copy(ROOT / "docs" / "results.md", tmp_path / "docs")
+    return tmp_path / "docs"
+
+
+@pytest.fixture
+def make(docs, monkeypatch):
+    """Make the copy of the page, in this process: importing all of it takes seconds."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    main = import_module("results").main
+    return lambda *runs: main([*map(str, runs), "--docs", str(docs)])
+
+
+def part(docs, name):
+    return re.search(rf"<!-- begin: {name} -->(.*?)<!-- end -->", (docs / "results.md").read_text(), re.DOTALL)[1]
+
+
+def test_the_page_is_what_its_files_make(docs):
+    page = docs / "results.md"
+    page.write_text(re.sub(r"(<!-- begin: \S+ -->\n?).*?(<!-- end -->)", r"\1\2", page.read_text(), flags=re.DOTALL))
+    subprocess.run([sys.executable, ROOT / "scripts" / "results.py", "--docs", docs], check=True)
+    assert page.read_text() == (ROOT / "docs" / "results.md").read_text(), "make results, and commit what it wrote"
+
+
+@pytest.mark.parametrize("file", MEASURED, ids=lambda file: file.stem)
+def test_pictures_are_made_of_the_same_files(file):
+    picture = (ROOT / "docs" / "images" / f"{file.stem}.svg").read_text()
+    assert hashlib.sha256(file.read_bytes()).hexdigest() in picture, "make results, and commit what it wrote"
+
+
+@pytest.mark.parametrize("file", MEASURED, ids=lambda file: file.stem)
+def test_its_experiment_names_the_runs(file):
+    named = {identity(config) for config in read_experiment(file.with_suffix(".toml")).configs}
+    assert {identity(run.config) for run in read_metrics(file)} <= named
+
+
+def test_changed_files_change_the_page(docs, make):
+    names = ["digits-compare", "digits-ten-seeds", "digits-search", "digits-trials", "digits-tune"]
+    before = {name: part(docs, name) for name in names}
+    for name in names[:2]:
+        file = docs / "results" / f"{name}.json"
+        rows = json.loads(file.read_text())
+        rows[0]["accuracy"] = 0.5
+        file.write_text(json.dumps(rows))
+    for name, column in [("digits-search", "Score"), ("digits-tune-trials", "score"), ("digits-tune", "last")]:
+        file = docs / "results" / f"{name}.csv"
+        rows = list(csv.DictReader(file.read_text().splitlines()))
+        for row in rows:
+            row[column] = str(float(row[column]) / 2) if row.get("lr") != "1.00149" else "0.99"
+        with file.open("w", newline="") as opened:
+            writer = csv.DictWriter(opened, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    make()
+    assert {name for name in names if part(docs, name) == before[name]} == set()
+    assert "lr = 1.00149" in part(docs, "digits-trials")
+
+
+def test_runs_are_compared_over_what_all_of_them_have(docs, make, tmp_path):
+    for file in MEASURED:
+        (docs / "results" / file.name).unlink()
+    task = {"name": "cifar100"}
+    fedprox = {"name": "fedprox", "optimiser": {"name": "sgd", "lr": 0.1}, "mu": 0.1}
+    for algorithm, seed, accuracies in [
+        (FEDAVG, 0, [0.0, 0.1, 0.2, 0.3, 0.6]),
+        (FEDAVG, 1, [0.0, 0.2, 0.3, 0.4]),
+        (FEDGBO, 0, [0.0, 0.3, 0.4, 0.5]),
+        (FEDGBO, 1, [0.0, 0.5, 0.6, 0.7]),
+        (fedprox, 0, [0.0, 0.1, 0.4]),
+    ]:
+        write_run(tmp_path / "runs", algorithm, seed, accuracies, task=task, rounds=10 * len(accuracies) - 10)
+    make(tmp_path / "runs")
+    said = part(docs, "cifar100")
+    assert re.findall(r"\*\*CIFAR100: (.*)\*\*", said) == ["first 20 rounds, seed 0", "first 30 rounds, seeds 0 and 1"]
+    assert "| fedavg | optimiser=sgd | 40 (seed 0), 30 (seed 1) |" in said
+    rows = [line for line in said.splitlines() if re.match(r"\| (fedavg|fedprox|fedgbo-sgdm) \| (\*\*)?\d", line)]
+    assert rows == [
+        "| fedavg | 20.0 | 20 | 1.95 KiB | 20.0 M | - | - | - | - | 20.0 | 40.2 ± 0.9 |",
+        "| fedprox | **40.0** | 20 | 1.95 KiB | 20.0 M | 20 | 1.95 KiB | 1.0x | +20.0 | 40.0 | 40.6 ± 0.7 |",
+        "| fedgbo-sgdm | **40.0** | 20 | 1.95 KiB | 20.0 M | 10 | 1000 B | 2.0x | +20.0 | 40.0 | 49.2 ± 0.7 |",
+        "| fedavg | 35.0 ± 63.5 | 30 | 2.93 KiB | 30.0 M | - | - | - | - | 35.0 | 40.2 ± 0.9 |",
+        "| fedgbo-sgdm | **60.0 ± 127.1** | 30 | 2.93 KiB | 30.0 M | 10 | 1000 B | 3.0x | +25.0 ± 63.5 "
+        "| 60.0 | 49.2 ± 0.7 |",
+    ]
+    assert "at round 4800; FedGBO comes to 49.2 ± 0.7 % and\nmatches FedAvg's best at round 950, 5.1x" in said
+    assert "fedavg not yet, fedgbo-sgdm at round 10" not in said  # the mean of both seeds is 0.4 there: below 40.2 %
+    assert "fedavg not yet, fedgbo-sgdm at round 20" in said
+    assert "No runs yet" in part(docs, "femnist")
+    assert (docs / "images" / "cifar100.svg").exists()
+
+
+def test_runs_that_cannot_be_compared_are_named(make, tmp_path):
+    for seed, steps in enumerate([5, 10]):
+        write_run(tmp_path / "runs", FEDAVG, seed, [0.0, 0.1], task={"name": "femnist"}, local_steps=steps)
+    with pytest.raises(SystemExit, match="runs on femnist cannot be compared: femnist, K = 10, femnist, K = 5"):
+        make(tmp_path / "runs")
+
+
+def test_a_part_without_its_place_is_named(docs, make):
+    page = docs / "results.md"
+    page.write_text(page.read_text().replace("begin: femnist", "begin: emnist"))
+    with pytest.raises(SystemExit, match=r"places for .*'emnist'.* the parts are .*'femnist'"):
+        make()
