@@ -15,7 +15,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import fedgbo
 from fedgbo.data.samples import Subset
-from fedgbo.engines import serial
+from fedgbo.engines import measured, serial
 from fedgbo.engines.serial import SerialEngine
 from fedgbo.runs import loop
 from fedgbo.tasks.digits import digits
@@ -96,16 +96,23 @@ def compared(task, algorithm, out):
     }
 
 
+def drifts(task, algorithm):
+    """Measure clients' drift on the device and on the CPU."""
+    runs = [fedgbo.run(task, algorithm, rounds=2, device=device, metrics="drift") for device in ("pretend", "cpu")]
+    return [run.history[-1].drift for run in runs]
+
+
 def main():
     _setup_privateuseone_for_python_backend("pretend")
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda func, *args, **kwargs: compute(func, args, kwargs), dispatch_key="PrivateUse1")
     cpu = loop.device_of
     loop.device_of = lambda name, team: torch.device("pretend", 0) if name == "pretend" else cpu(name, team)
-    serial.generator_of = lambda device: torch.default_generator
+    serial.generator_of = measured.generator_of = lambda device: torch.default_generator
     folder, results = Path(sys.argv[1]), {}
     for name in ("fedgbo", "fedmax", "mfl", "mimelite", "adaptivefedopt", "fedprox"):
         results[name] = compared(make_task(batch_size=5), example(name), folder / name)
+    results["drift"] = drifts(make_task(batch_size=5), example("fedprox"))
     small = digits()
     small = replace(small, data=replace(small.data, test=Subset(small.data.test, torch.arange(50).numpy())))
     results["digits"] = compared(small, fedgbo.FedAvg(fedgbo.SGD(0.1)), folder / "digits")

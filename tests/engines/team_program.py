@@ -72,6 +72,7 @@ GOOD = {
 BAD = {
     "diverged": lambda: fedgbo.run(make_task(model=linear), fedgbo.FedAvg(fedgbo.SGD(1e38)), rounds=3),
     "no-device": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=1, device="abacus"),
+    "metrics": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=1, metrics=["cosine"]),
     "brittle": lambda: fedgbo.run(brittle_task(), fedgbo.FedAvg(SGD), rounds=3, eval_every=3),
     "callback": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=3, callbacks=[unlucky]),
     "unlike": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=3, seed=int(os.environ.get("RANK", 0))),

@@ -58,6 +58,9 @@ def test_another_device_gives_the_same_and_nothing_is_left_on_the_cpu(tmp_path):
     subprocess.run(program, cwd=ROOT, env=environment(), check=True)
     results = json.loads((tmp_path / "results.json").read_text())
     assert "two devices" in results.pop("mixed")  # the device does notice
+    there, here = results.pop("drift")
+    assert there == pytest.approx(here, rel=1e-4)
+    assert here["error"] > 0
     assert len(results) == 7
     for there in results.values():
         assert there["devices"] == ["pretend:0"]

@@ -56,6 +56,14 @@ def test_a_failure_in_one_process_is_its_own_error_there_and_named_in_the_others
                 assert outcomes[name] == ([kind, error] if rank == whose[size] else other)
 
 
+def test_metrics_are_for_one_process(teams):
+    for size, team in ((3, teams[:3]), (2, teams[3:])):
+        for outcomes in team:
+            assert outcomes["metrics"][0] == "ConfigError"
+            assert f"metrics (cosine) are measured by one process, and here are {size}" in outcomes["metrics"][1]
+            assert "start the run without torchrun" in outcomes["metrics"][1]
+
+
 def test_processes_that_would_do_different_runs_are_told_so(teams):
     for outcomes in teams:
         assert outcomes["unlike"][0] == "ConfigError"

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 
@@ -14,22 +14,16 @@ from fedgbo.reports.page import build_page
 from fedgbo.reports.page.build import _library
 from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tasks import Labels, labels_of
-from fedgbo.runs.record import Record
 from tests.reports.conftest import write_run
 from tests.reports.runs import FEDAVG, FEDGBO
 
 HOSTILE = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>{{7*7}}&"\''
 
 
-@dataclass(frozen=True)
-class Drifting(Record):
-    drift: dict[str, float] | None = None
-
-
 def drifting(run):
     """The run with a measured drift in each of its records."""
     drift = {"cosine": 0.2, "error": 0.5, "bound": 0.9, "no such thing": 1.0}
-    return replace(run, records=tuple(Drifting(**{**vars(record), "drift": drift}) for record in run.records))
+    return replace(run, records=tuple(replace(record, drift=drift) for record in run.records))
 
 
 @pytest.fixture(scope="module")
