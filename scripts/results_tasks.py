@@ -156,7 +156,7 @@ def _passed(name: str, found: Sequence[Comparison]) -> str:
     said = []
     for group in last.groups:
         reached = np.flatnonzero(group.accuracy.mean(axis=0) >= goal / 100 - ROUNDING)
-        said.append(f"{group.label} {f'at round {int(group.rounds[reached[0]])}' if reached.size else 'not yet'}")
+        said.append(f"{group.label} {f'at round {int(group.rounds[reached[0]])}' if reached.size else 'not'}")
     return f"Ours got to these {goal} % ({last.title}): {', '.join(said)}."
 
 
