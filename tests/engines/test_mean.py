@@ -27,7 +27,7 @@ def test_a_mean_is_float64_and_keeps_what_float32_would_lose():
     mean = Mean()
     for value in (1e8, 1.0, -1e8):
         mean.add(State(torch.tensor([value], dtype=torch.float32), {"m": torch.tensor([2 * value])}))
-    value = mean.value(3)
+    value = mean.part(3)
     assert value.params.item() == 1.0 / 3
     assert value.stats["m"].item() == 2.0 / 3
 
@@ -55,3 +55,28 @@ def test_vectors_of_different_lengths_have_no_mean():
     mean.add(State(torch.zeros(4)))
     with pytest.raises(fedgbo.ConfigError, match=r"shape \(4,\) and \(3,\), which have no mean"):
         mean.add(State(torch.zeros(3)))
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("held", [1, 10**9])
+def test_a_mean_in_parts_has_the_bits_of_the_whole(native, held, monkeypatch):
+    monkeypatch.setattr(means, "WORTH_LOADING", 1 if native else 10**9)
+    monkeypatch.setattr(means, "HELD", held)  # each added at once, or all in the last pass
+    vectors = wild(7, 300)
+    mean = Mean()
+    for vector in vectors:
+        mean.add(State(vector, {"m": 2 * vector}))
+    whole = mean.part(7)
+    exact = torch.tensor([math.fsum(column) / 7 for column in vectors.double().T.tolist()], dtype=torch.float64)
+    assert torch.equal(whole.params, exact)
+    assert torch.equal(whole.stats["m"], 2 * exact)
+    parts = [mean.part(7, begin, begin + 128) for begin in range(0, 300, 128)]
+    assert torch.equal(torch.cat([part.params for part in parts]), exact)
+
+
+def test_a_mean_holds_no_more_vectors_than_it_may(monkeypatch):
+    monkeypatch.setattr(means, "HELD", 3 * 4 * 10)
+    mean = Mean()
+    for count in range(1, 8):
+        mean.add(State(torch.ones(10)))
+        assert len(mean._waiting) == count % 3

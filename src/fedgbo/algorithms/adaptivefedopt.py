@@ -24,6 +24,8 @@ class AdaptiveFedOpt(FederatedAlgorithm):
     client: SGD
     server: Optimiser
 
+    elementwise = True
+
     def init(self, params: Tensor) -> State:
         """Return x_0 and the server's s_0."""
         return State(params, self.server.init(params))

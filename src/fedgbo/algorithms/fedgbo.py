@@ -26,6 +26,8 @@ class FedGBO(FederatedAlgorithm):
     optimiser: Optimiser
     inverse: bool | None = None  # None: whenever the optimiser has an inverse step
 
+    elementwise = True
+
     def init(self, params: Tensor) -> State:
         """Return x_0 and s_0."""
         return State(params, self.optimiser.init(params))

@@ -20,6 +20,8 @@ class MFL(FederatedAlgorithm):
 
     optimiser: Optimiser
 
+    elementwise = True
+
     def init(self, params: Tensor) -> State:
         """Return x_0 and s_0."""
         return State(params, self.optimiser.init(params))

@@ -17,6 +17,8 @@ class Mime(FederatedAlgorithm):
 
     optimiser: Optimiser
 
+    elementwise = True
+
     @abstractmethod
     def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
         """Return the gradient at x_t that the client sends up for tracking."""

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import get_type_hints
+from typing import ClassVar, get_type_hints
 
 from torch import Tensor
 
@@ -22,6 +22,10 @@ class FederatedAlgorithm(ABC):
     """
 
     objective: Term | Sequence[Term] = field(default=(), kw_only=True)
+
+    # Whether `server_update` treats every number by itself, as far as its optimiser does, which is asked too. A class
+    # speaks for the `server_update` that it wrote. The step is then taken piece by piece, in the processor's cache.
+    elementwise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         name = type(self).__name__

@@ -21,6 +21,9 @@ class Optimiser(ABC):
     # counts as plain SGD: one multiplication, one subtraction.
     fixed_ops: ClassVar[int] = 2
     moving_ops: ClassVar[int] = 2
+    # Whether the formulas treat every number of the vectors by itself (no norms, no sums over them). A class that says
+    # so lets the server take its step piece by piece, in the processor's cache.
+    elementwise: ClassVar[bool] = False
 
     def init(self, params: Tensor) -> Stats:
         """Return the statistics at round 0."""

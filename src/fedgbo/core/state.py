@@ -47,6 +47,10 @@ class State:
         """Move every vector to `device`."""
         return State(self.params.to(device), {name: stat.to(device) for name, stat in self.stats.items()})
 
+    def part(self, begin: int, end: int) -> "State":
+        """Return the numbers from `begin` to `end` of every vector, without a copy."""
+        return State(self.params[begin:end], {name: stat[begin:end] for name, stat in self.stats.items()})
+
     def not_finite(self) -> str | None:
         """Name the first vector with a NaN or an infinity in it, if there is one."""
         for name, tensor in self.tensors().items():

@@ -28,7 +28,7 @@ class FlatModel:
         self._runner: StackRunner | None = None
         self._at = self.params  # where the parameters are that it computes with
         self._point_at(self.params)
-        self._grad: Tensor | None = None  # as one vector, where a runner computes it
+        self._grads: list[Tensor] = []  # as one vector or, of a batch in halves, two; where a runner computes them
         self._hidden: Tensor | None = None
 
     def gradient(
@@ -42,7 +42,7 @@ class FlatModel:
 
     def clear(self) -> None:
         """Forget the gradients: the next ones are taken as they come, not added."""
-        self._grad = None
+        self._grads = []
         for p in self._parameters:
             p.grad = None
 
@@ -51,7 +51,7 @@ class FlatModel:
         if self._runner is not None and self._runner.takes(*batch):
             grad = torch.empty_like(self.params)
             loss = self._runner.gradient(self._at, *batch, share, grad)
-            self._grad = grad if self._grad is None else self._grad.add_(grad)
+            self._grads.append(grad)
             return loss
         loss = self.loss(self.module(batch[0]), batch[1])
         for term in terms:
@@ -73,6 +73,9 @@ class FlatModel:
 
     def take(self, step: FixedStep) -> None:
         """Take a step in place with the gradients that are there."""
+        if len(self._grads) == 2:
+            step.take(self.params, self._grads[0], more=self._grads[1])
+            return
         for begin, p, grad in self.gradients():
             step.take(p, grad, begin)
 
@@ -85,8 +88,8 @@ class FlatModel:
 
     def gradients(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield parameters, each with its place in the flat vector before it, and its gradient, or zeros, after it."""
-        if self._grad is not None:
-            yield 0, self.params, self._grad
+        if self._grads:
+            yield 0, self.params, self._summed()
             return
         begin = 0
         for p in self._parameters:
@@ -95,26 +98,32 @@ class FlatModel:
 
     def flat_gradient(self) -> Tensor:
         """Return the gradients as one vector."""
-        if self._grad is not None:
-            return self._grad.clone()
+        if self._grads:
+            return self._summed().clone()
         return torch.cat([grad.reshape(-1) for _, _, grad in self.gradients()])
 
-    def give_gradients(self) -> list[Tensor | None]:
+    def give_gradients(self) -> tuple[list[Tensor], list[Tensor | None]]:
         """Hand the gradients over, and forget them."""
-        given = [self._grad, *(p.grad for p in self._parameters)]
+        given = self._grads, [p.grad for p in self._parameters]
         self.clear()
         return given
 
-    def add_gradients(self, given: list[Tensor | None]) -> None:
+    def add_gradients(self, given: tuple[list[Tensor], list[Tensor | None]]) -> None:
         """Add another model's gradients to this one's."""
-        flat, *each = given
-        if flat is not None:
-            self._grad = flat if self._grad is None else self._grad.add_(flat)
+        flat, each = given
+        self._grads += flat
         for p, grad in zip(self._parameters, each, strict=True):
             if p.grad is None:
                 p.grad = grad
             elif grad is not None:
                 p.grad.add_(grad)
+
+    def _summed(self) -> Tensor:
+        first, *others = self._grads
+        for other in others:
+            first.add_(other)
+        self._grads = [first]
+        return first
 
     @contextmanager
     def looking_at(self, params: Tensor) -> Iterator[None]:

@@ -40,7 +40,7 @@ def at_once(submit: Submit) -> Backward:
     def both(model: FlatModel, batch: Batch, terms: Sequence[Term]) -> Tensor:
         (first, share), (second, rest) = _split(batch)
 
-        def help_out(other: FlatModel) -> tuple[list[Tensor | None], Tensor]:
+        def help_out(other: FlatModel) -> tuple[Any, Tensor]:
             other.clear()
             with other.looking_at(model.params):
                 loss = other.backward(second, terms, rest)

@@ -7,6 +7,8 @@ coordinate lie within a factor of 2^(83 - 2 log2 M) of each other for M float32 
 only if that is what decides how it is rounded.
 """
 
+import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +21,7 @@ from fedgbo.engines.layers.native import library
 KINDS = {torch.float32: "float", torch.float64: "double"}
 CHUNK = 32_768  # numbers at once on the CPU where there is no compiler: all that is needed for them stays in the cache
 WORTH_LOADING = 5_000  # numbers from which the C loops pay for being built and loaded
+HELD = 64 * 2**20  # bytes that may wait to be added: several vectors in one pass cost little more than one
 
 
 @dataclass(eq=False)
@@ -27,55 +30,115 @@ class ExactSum:
 
     total: Tensor  # (P,) float64
     rest: Tensor | None = None  # (P,) float64; None where nothing was rounded away
+    begun: bool = True  # else there is only room for it
 
-    def add(self, x: Tensor) -> None:
-        """Add a vector of any floating type."""
+    @classmethod
+    def like(cls, x: Tensor) -> "ExactSum":
+        """Return room for a sum of vectors like this one."""
+        return cls(torch.empty_like(x, dtype=torch.float64), begun=False)
+
+    def add(self, *vectors: Tensor) -> None:
+        """Add vectors of any floating type, of one length."""
         if self.rest is None:
             self.rest = torch.zeros_like(self.total)
-        if x.shape != self.total.shape:
-            raise ConfigError(
-                f"clients send up vectors of shape {tuple(self.total.shape)} and {tuple(x.shape)}, which have no mean; "
-                "client_update must return vectors as long as the model"
-            )
-        length, x = self.total.numel(), x.contiguous()
-        loops = library() if x.is_cpu and x.dtype in KINDS and length >= WORTH_LOADING else None
-        if loops is not None:
-            add = getattr(loops, f"fedgbo_add_{KINDS[x.dtype]}")
-            add(length, x.data_ptr(), self.total.data_ptr(), self.rest.data_ptr())
-            return
-        chunk = CHUNK if x.is_cpu else length
-        for begin in range(0, length, chunk):
-            part = slice(begin, begin + chunk)
-            _two_sum(self.total[part], self.rest[part], x[part])
+        self._pass(vectors, self.rest, 0)
 
-    def value(self) -> Tensor:
-        """Return the sum, rounded once; this object is spent then."""
-        return self.total if self.rest is None else self.total.add_(self.rest)
+    def value(self, *last: Tensor, count: int = 1) -> Tensor:
+        """Add the last ones, and return the sum, rounded once, over `count`, in place: this object is spent then."""
+        self._pass(last, self.rest, count)
+        return self.total
+
+    def _pass(self, vectors: Sequence[Tensor], rest: Tensor | None, divisor: int) -> None:
+        """Go over the numbers once: add the vectors and, with a divisor, finish."""
+        kinds, length = {x.dtype for x in vectors} or {torch.float64}, self.total.numel()
+        native = library() if self.total.is_cpu and length >= WORTH_LOADING and len(kinds) == 1 else None
+        if native is not None and (kind := KINDS.get(*kinds)) is not None:
+            vectors = [x.contiguous() for x in vectors]
+            addresses = (ctypes.c_void_p * len(vectors))(*(x.data_ptr() for x in vectors))
+            place = None if rest is None else rest.data_ptr()
+            add = getattr(native, f"fedgbo_add_{kind}")
+            add(length, len(vectors), addresses, self.total.data_ptr(), place, self.begun, divisor)
+        else:
+            chunk = CHUNK if self.total.is_cpu else length
+            for begin in range(0, length, chunk):
+                part = slice(begin, begin + chunk)
+                few = None if rest is None else rest[part]
+                _add(self.total[part], few, [x[part] for x in vectors], self.begun, divisor)
+        self.begun = True
 
 
-def _two_sum(total: Tensor, rest: Tensor, x: Tensor) -> None:
-    """Add x to total in place, and what that rounds away to rest."""
-    x = x.to(torch.float64)
-    t = total + x
-    z = t - total
-    rest += (total - (t - z)) + (x - z)
-    total.copy_(t)
+def _add(total: Tensor, rest: Tensor | None, vectors: Sequence[Tensor], begun: bool, divisor: int) -> None:
+    """What the C loops do: add vectors to a sum in place or, with a divisor, finish it in `total`."""
+    if not begun:
+        total.copy_(vectors[0])
+        vectors = vectors[1:]
+    left = torch.zeros_like(total) if rest is None else rest.clone() if divisor else rest
+    for x in vectors:
+        x = x.to(torch.float64)
+        t = total + x
+        z = t - total
+        left += (total - (t - z)) + (x - z)
+        total.copy_(t)
+    if divisor:
+        total.add_(left).div_(divisor)
 
 
 class Mean:
-    """A running mean of States, so that memory stays at two models in float64 however many clients there are."""
+    """A running mean of States.
+
+    Memory stays at two models in float64, and a few that wait to be added, however many clients there are.
+    """
 
     def __init__(self) -> None:
         self.sums: dict[str, ExactSum] = {}
+        self._waiting: list[dict[str, Tensor]] = []
+        self._held = 0
 
     def add(self, state: State) -> None:
-        """Count `state` in."""
-        for name, tensor in state.tensors().items():
-            if name in self.sums:
-                self.sums[name].add(tensor)
-            else:
-                self.sums[name] = ExactSum(tensor.to(torch.float64, copy=True))
+        """Count `state` in; it must not change afterwards."""
+        tensors = state.tensors()
+        for name, x in tensors.items():
+            if name not in self.sums:
+                self.sums[name] = ExactSum.like(x)
+            elif x.shape != self.sums[name].total.shape:
+                shape = tuple(self.sums[name].total.shape)
+                raise ConfigError(
+                    f"clients send up vectors of shape {shape} and {tuple(x.shape)}, which have no mean; "
+                    "client_update must return vectors as long as the model"
+                )
+        self._waiting.append(tensors)
+        self._held += state.nbytes
+        if self._held >= HELD:
+            self.settle()
 
-    def value(self, count: int) -> State:
-        """Return the mean of `count` states, in float64; this object is spent then."""
-        return State.of_tensors({name: total.value().div_(count) for name, total in self.sums.items()})
+    def settle(self) -> None:
+        """Add those that wait, so that `sums` are complete."""
+        for name, total in self.sums.items():
+            if vectors := self._left(name):
+                total.add(*vectors)
+        self._waiting, self._held = [], 0
+
+    def part(self, count: int, begin: int = 0, end: int | None = None) -> State:
+        """Return the mean of `count` states, in float64: the numbers from `begin` to `end`."""
+        piece = slice(begin, end)
+        means = {}
+        for name, whole in self.sums.items():
+            total = whole.total[piece].clone() if whole.begun else torch.empty_like(whole.total[piece])
+            exact = ExactSum(total, None if whole.rest is None else whole.rest[piece], whole.begun)
+            means[name] = exact.value(*(x[piece] for x in self._left(name)), count=count)
+        return State.of_tensors(means)
+
+    def _left(self, name: str) -> list[Tensor]:
+        return [tensors[name] for tensors in self._waiting if name in tensors]
+
+
+@dataclass(frozen=True, eq=False)
+class Average:
+    """The mean of what `count` clients sent up, in float64: worked out when it is asked for, all of it or a part."""
+
+    of: Mean
+    count: int
+
+    def part(self, begin: int = 0, end: int | None = None) -> State:
+        """Return the numbers from `begin` to `end`."""
+        return self.of.part(self.count, begin, end)

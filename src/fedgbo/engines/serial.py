@@ -23,7 +23,7 @@ from fedgbo.engines.fit import check_fit
 from fedgbo.engines.fixed import FixedStep
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.halves import Backward, in_turn, splits, whole
-from fedgbo.engines.mean import Mean
+from fedgbo.engines.mean import Average, Mean
 from fedgbo.engines.team import ALONE, Row, Team
 from fedgbo.tasks.task import Task
 
@@ -35,14 +35,19 @@ CHUNK = 64  # samples that go through the model at once where all are wanted: mo
 class CohortResult:
     """What a round of clients gave."""
 
-    mean: State  # of what they sent up, in float64
+    sent: State | Average  # the mean of what they sent up, in float64
     steps: float  # mean number of local steps
     loss: float  # mean training loss over clients and steps
     samples: int  # sample gradients computed, all clients together
     download_bytes: int  # to all clients together
     upload_bytes: int  # from all clients together
-    averaging_seconds: float = 0.0  # that the server's mean took, where it is not part of the training itself
+    averaging_seconds: float = 0.0  # that adding up took, where it is not part of the training itself
     drift: Mapping[str, float] | None = None  # how far clients went apart, where that is measured
+
+    @property
+    def mean(self) -> State:
+        """The mean of what they sent up, in float64."""
+        return self.sent if isinstance(self.sent, State) else self.sent.part()
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +177,7 @@ def gather(results: Iterable[ClientResult], down: State, steps: Sequence[int], t
     check_same(starts)
     complete(mean, team, down, len(steps))
     return CohortResult(
-        mean=mean.value(len(steps)),
+        sent=Average(mean, len(steps)),
         steps=float(np.mean(steps)),
         loss=float(np.mean(losses)),
         samples=int(sum(samples)),

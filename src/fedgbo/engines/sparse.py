@@ -70,7 +70,7 @@ class SparseEngine:
         except OneByOne:
             return self.plain.train(algorithm, down, cohort, steps, t, odd)
         return CohortResult(
-            mean=up,
+            sent=up,
             steps=sum(steps) / len(steps),
             loss=client.mean_loss(),
             samples=client.samples,

@@ -28,6 +28,7 @@ class Adam(Optimiser):
 
     fixed_ops = 8
     moving_ops = 11
+    elementwise = True
 
     def __post_init__(self) -> None:
         positive("lr", self.lr)

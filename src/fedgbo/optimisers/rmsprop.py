@@ -27,6 +27,7 @@ class RMSProp(Optimiser):
 
     fixed_ops = 5
     moving_ops = 5
+    elementwise = True
 
     def __post_init__(self) -> None:
         positive("lr", self.lr)

@@ -20,6 +20,8 @@ class SGD(Optimiser):
 
     lr: Number
 
+    elementwise = True
+
     def __post_init__(self) -> None:
         positive("lr", self.lr)
 

@@ -26,6 +26,7 @@ class SGDm(Optimiser):
 
     fixed_ops = 5
     moving_ops = 8
+    elementwise = True
 
     def __post_init__(self) -> None:
         positive("lr", self.lr)
@@ -49,7 +50,7 @@ class SGDm(Optimiser):
 
     def invert(self, stats: Stats, delta: Tensor, steps: float) -> Tensor:
         """Return ((x_t - x_{t+1}) / (η K) - β m) / (1 - β)."""
-        mean = delta / (self.lr * steps * (1 - self.beta))  # one pass over the numbers less than the formula above has
+        mean = delta * (1 / (self.lr * steps * (1 - self.beta)))  # a pass less than the formula has, and no division
         return torch.sub(mean, stats["m"], alpha=self.beta / (1 - self.beta))
 
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:

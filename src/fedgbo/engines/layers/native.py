@@ -80,8 +80,8 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.fedgbo_stack.argtypes = [address] * 7 + [ctypes.c_float] * 2 + [address] * 2
     loaded.fedgbo_stack.restype = size
     for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
-        getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
-        getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] + [address] * 3
+        getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 5 + [own]
+        getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] * 2 + [address] * 3 + [size, ctypes.c_double]
         getattr(loaded, f"fedgbo_pool_{kind}_forward").argtypes = [number] * 5 + [address] * 3
         getattr(loaded, f"fedgbo_pool_{kind}_backward").argtypes = [number] * 4 + [address] * 3
     return loaded

@@ -244,14 +244,14 @@ typedef struct {
     float rate;
 } fate;
 
-void fedgbo_step_float(long, float *, const float *, const float *, const float *, float);
+void fedgbo_step_float(long, float *, const float *, const float *, const float *, const float *, float);
 
 static void meet(fate f, long n, const float *weight, const float *gradient) {
     long at = weight - f.params;
     if (f.grad != NULL)
         memcpy(f.grad + at, gradient, n * 4);
     else
-        fedgbo_step_float(n, (float *)weight, gradient, f.offset ? f.offset + at : NULL, f.scale ? f.scale + at : NULL,
+        fedgbo_step_float(n, (float *)weight, gradient, NULL, f.offset ? f.offset + at : NULL, f.scale ? f.scale + at : NULL,
                           f.rate);
 }
 
