@@ -24,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 unexpected failure, 2 wrong settings, 3 wrong data, 4 unusable folder or checkpoint, "
-    "5 diverged, 6 another process was lost (resumable), 130 interrupted (resumable).",
+    "5 diverged, 6 another process was lost (resumable), 7 a federation failed or refused, 130 interrupted (resumable).",
 )
 app.command()(run)
 app.command()(resume)
