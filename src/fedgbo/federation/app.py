@@ -25,7 +25,7 @@ OPTIONS: Mapping[str, Any] = {
     "quorum": 0.5,
     "over-select": 0,
     "wait": 120.0,
-    "min-nodes": 1,
+    "min-nodes": 0,
     "weighted": False,
     "max-norm": 10.0,
     "attempts": 3,
@@ -86,8 +86,8 @@ build_task = load({place!r})
 def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, link: bool = False) -> Path:
     """Write the app of a run into a new folder and return its settings file.
 
-    A task of the user's own, file.py:function, is copied into task.py, which Flower then sends to the nodes; with `link`
-    it is loaded from where it lies, for a federation on one machine.
+    A task of the user's own, file.py:function, is copied into task.py, which Flower then sends to the nodes; with
+    `link` it is loaded from where it lies, for a federation on one machine.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder} is there already and not empty; choose a new folder")

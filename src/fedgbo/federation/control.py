@@ -116,7 +116,7 @@ class Control:
 
 @contextmanager
 def control(address: Address, ca: Path | None) -> Iterator[Control]:
-    """Connect to the SuperLink at `address`, checked by the authority's certificate `ca`, or without TLS if it is None."""
+    """Connect to the SuperLink at `address`, checked by the authority's certificate `ca`; without TLS if it is None."""
     require_flower()
     check_server(address, ca)
     from flwr.supercore.control import ControlHttpClient

@@ -22,7 +22,7 @@ HERE = "localhost,127.0.0.1,::1"  # never by way of a web proxy
 
 
 def flower_environment(home: Path) -> dict[str, str]:
-    """Return the environment of a Flower process that keeps its things in `home`; the user's own FLWR_* do not count."""
+    """Return the environment of a Flower process with `home` for its things; the user's own FLWR_* do not count."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
     past = kept.get("NO_PROXY") or kept.get("no_proxy")
     direct = f"{past},{HERE}" if past else HERE

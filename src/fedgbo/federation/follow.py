@@ -60,7 +60,9 @@ def follow(
         if not status.over:
             time.sleep(EVENT_SECONDS)
     completed = status.outcome == "completed" and digest is not None
-    return Ending(completed, "" if completed else stopped or status.details or status.outcome or "it ended early", digest)
+    return Ending(
+        completed, "" if completed else stopped or status.details or status.outcome or "it ended early", digest
+    )
 
 
 @contextmanager

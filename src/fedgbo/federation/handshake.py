@@ -14,18 +14,20 @@ SECONDS = 10.0
 
 
 def check_server(address: Address, ca: Path | None) -> None:
-    """Raise, with the reason, unless the server at `address` can be spoken to: by TLS if `ca` is given, else plainly."""
+    """Raise, with the reason, unless the server at `address` can be spoken to, by TLS if `ca` is given, else without."""
     if ca is None:
         if _speaks_tls(address):
             raise FederationError(
-                f"refused: the server at {address} speaks TLS only, and this client was told to speak without; give the "
-                "federation's authority with --ca ca.crt instead of --insecure"
+                f"refused: the server at {address} speaks TLS only, and this client was told to speak without; give "
+                "the federation's authority with --ca ca.crt instead of --insecure"
             )
         return
     try:
         context = ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:
-        raise RunFolderError(f"{ca} is no certificate of an authority: {error}; ask the server's people for ca.crt") from error
+        raise RunFolderError(
+            f"{ca} is no certificate of an authority: {error}; ask the server's people for ca.crt"
+        ) from error
     try:
         with _connect(address) as plain, context.wrap_socket(plain, server_hostname=address.host):
             return
@@ -33,8 +35,8 @@ def check_server(address: Address, ca: Path | None) -> None:
         raise FederationError(f"refused by us: {_why(address, ca, error)}") from error
     except ssl.SSLError as error:
         raise FederationError(
-            f"the server at {address} does not speak TLS ({error.reason or error}); is that its port, and was it started "
-            "by fedgbo federation serve?"
+            f"the server at {address} does not speak TLS ({error.reason or error}); is that its port, and was it "
+            "started by fedgbo federation serve?"
         ) from error
     except OSError as error:
         raise FederationError(f"the connection to the server at {address} broke: {error}") from error
@@ -55,8 +57,8 @@ def _why(address: Address, ca: Path, error: ssl.SSLCertVerificationError) -> str
         return f"the certificate of the server at {address} is not valid now ({text}); its people must renew it"
     if "mismatch" in text.lower() or "not valid for" in text:
         return (
-            f"the server's certificate is for other names than '{address.host}'; call it by a name that it was made for, "
-            f"or have one made with: fedgbo federation certs DIR --host {address.host}"
+            f"the server's certificate is for other names than '{address.host}'; call it by a name that it was made "
+            f"for, or have one made with: fedgbo federation certs DIR --host {address.host}"
         )
     return (
         f"the certificate of the server at {address} was not signed by the authority in {ca} ({text}); either this is "
@@ -82,6 +84,6 @@ def _connect(address: Address) -> socket.socket:
         raise FederationError(f"there is no host '{address.host}' ({error.strerror}); check the name") from error
     except OSError as error:
         raise FederationError(
-            f"nothing answers at {address} ({error.strerror or error}); is the server running, is this its port, and does "
-            "a firewall stand between?"
+            f"nothing answers at {address} ({error.strerror or error}); is the server running, is this its port, and "
+            "does a firewall stand between?"
         ) from error

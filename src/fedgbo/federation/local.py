@@ -92,9 +92,11 @@ def prepare(path: Path, config: RunConfig, nodes: int, options: Mapping[str, Any
         raise RunFolderError(f"{nodes} nodes are too many for one machine; at most {MOST_NODES}")
     folder = LocalFolder(path.absolute())
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
-        raise RunFolderError(f"{path} is there already and not empty; go on with it (--resume {path}), or choose another")
+        raise RunFolderError(
+            f"{path} is there already and not empty; go on with it (--resume {path}), or choose another"
+        )
     private_folder(folder.path)
-    write_app(folder.app, config, {"min-nodes": nodes, **options}, link=True)
+    write_app(folder.app, config, options, link=True)
     make_certificates(folder.server.path)
     write_atomic(folder.path / "federation.json", (json.dumps({"nodes": nodes}) + "\n").encode())
     for node in folder.nodes:
@@ -103,7 +105,7 @@ def prepare(path: Path, config: RunConfig, nodes: int, options: Mapping[str, Any
 
 
 def overrides(settings: Path, run_folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run is started with: where things lie at the server, and whether there is something to go on from."""
+    """Return what a run is started with: where things lie at the server, and whether it was begun before."""
     begun = (run_folder / "run.json").exists()
     paths = {"settings": str(settings.absolute()), "run-folder": str(run_folder.absolute())}
     return {**paths, "resume": begun, **options}
@@ -115,7 +117,9 @@ def start_run(folder: LocalFolder, running: Running) -> int:
 
 
 @contextmanager
-def running(folder: LocalFolder, tell: Tell, config: Callable[[int], Mapping[str, Value]] | None = None) -> Iterator[Running]:
+def running(
+    folder: LocalFolder, tell: Tell, config: Callable[[int], Mapping[str, Value]] | None = None
+) -> Iterator[Running]:
     """Start all processes, wait until every node has joined, and end them all whatever happens.
 
     `config` gives each node's configuration; by default node i of n hosts the clients c with c mod n = i.

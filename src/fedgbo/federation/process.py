@@ -1,7 +1,7 @@
 """A process that is started with a log, watched, and ended with all that it has started.
 
-It runs in a session of its own, so that Ctrl-C reaches only the command that started it, which ends it in order. If that
-command is killed, Linux tells the process to end.
+It runs in a session of its own, so that Ctrl-C reaches only the command that started it, which ends it in order. If
+that command is killed, Linux tells the process to end.
 """
 
 import ctypes

@@ -16,7 +16,9 @@ def private_folder(path: Path) -> Path:
         path.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         path.chmod(PRIVATE_FOLDER)
     except OSError as error:
-        raise RunFolderError(f"cannot make the private folder {path}: {error.strerror}; choose another place") from error
+        raise RunFolderError(
+            f"cannot make the private folder {path}: {error.strerror}; choose another place"
+        ) from error
     return path
 
 

@@ -56,7 +56,7 @@ class ServerFolder:
         missing = [file.name for file in (self.ca, self.certificate, self.key) if not file.exists()]
         if missing:
             raise RunFolderError(
-                f"{self.path} lacks {', '.join(missing)}; make them with: fedgbo federation certs {self.path} --host NAME"
+                f"{self.path} lacks {', '.join(missing)}; make them with: fedgbo federation certs {self.path}"
             )
         check_private(self.key)
         now = datetime.datetime.now(datetime.UTC)

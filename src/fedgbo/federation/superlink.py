@@ -21,8 +21,8 @@ def start_superlink(server: ServerFolder, listen: Address, *, insecure: bool = F
     """
     if insecure and not is_loopback(listen.host):
         raise ConfigError(
-            f"without TLS the server may listen on this machine only (127.0.0.1), not on {listen.host}; make certificates "
-            f"with: fedgbo federation certs {server.path}"
+            f"without TLS the server may listen on this machine only (127.0.0.1), not on {listen.host}; make "
+            f"certificates with: fedgbo federation certs {server.path}"
         )
     if not insecure:
         server.check()
