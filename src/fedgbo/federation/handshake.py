@@ -14,7 +14,7 @@ SECONDS = 10.0
 
 
 def check_server(address: Address, ca: Path | None) -> None:
-    """Raise, with the reason, unless the server at `address` can be spoken to, by TLS if `ca` is given, else without."""
+    """Raise, with the reason, unless the server at `address` can be spoken to, by TLS if `ca` is given."""
     if ca is None:
         if _speaks_tls(address):
             raise FederationError(

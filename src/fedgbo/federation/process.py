@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedgbo.core.errors import FederationError
 from fedgbo.federation.secret_files import PRIVATE_FILE
-from fedgbo.federation.tree import kill, marks_of
+from fedgbo.federation.tree import Mark, kill, marks_of
 
 GRACE = 10.0  # seconds that processes get to end by themselves
 POLL = 0.05
@@ -85,17 +85,23 @@ def stop(processes: Iterable[Process], seconds: float = GRACE) -> None:
     for process in all_of_them:
         if process.alive:
             process.popen.terminate()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        reaped = [process.alive for process in all_of_them]
-        if not any(reaped) and not any(mark.alive for mark in marks):
-            break
-        time.sleep(POLL)
-    kill({*marks, *marks_of(mark.pid for mark in marks if mark.alive)})
+    _wait_until_gone(all_of_them, marks, seconds)
+    marks = list({*marks, *marks_of(mark.pid for mark in marks if mark.alive)})
+    kill(marks)
     for process in all_of_them:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.popen.pid, signal.SIGKILL)  # what it started after we looked
         process.popen.wait()
+    _wait_until_gone(all_of_them, marks, seconds)
+
+
+def _wait_until_gone(processes: Sequence[Process], marks: Sequence[Mark], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        running = [process.alive for process in processes]  # asked of each, since that reaps it
+        if not any(running) and not any(mark.alive for mark in marks):
+            return
+        time.sleep(POLL)
 
 
 def _end_with(parent: int) -> Callable[[], None] | None:
