@@ -42,6 +42,7 @@ class CohortResult:
     download_bytes: int  # to all clients together
     upload_bytes: int  # from all clients together
     averaging_seconds: float = 0.0  # that the server's mean took, where it is not part of the training itself
+    counted: Sequence[int] | None = None  # local steps of the clients in the mean, where those are not the cohort
 
 
 @dataclass(frozen=True, eq=False)

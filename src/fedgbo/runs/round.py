@@ -1,7 +1,8 @@
 """One round: sample, broadcast, train, average, update."""
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import DivergenceError
@@ -22,6 +23,7 @@ class Progress:
     ledger: Ledger
     rounds: int  # that the run will have in all
     record: Record | None = None  # of this round, if it was evaluated
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of this round: training, server, evaluation, saving
 
 
 def next_round(
@@ -34,12 +36,15 @@ def next_round(
     steps = steps_of(local_steps, cohort, t)
     odd = cohort[-1] if len(cohort) % 2 else None
     result = engine.train(now, now.broadcast(server), cohort, steps, t, odd)
+    trained = time.perf_counter()
     server = now.server_update(server, result.mean, result.steps).to(server.params.dtype)
     if (name := server.not_finite()) is not None:
         raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
-    ledger = prices.booked(progress.ledger, algorithm, result, steps)
-    ledger = replace(ledger, seconds=ledger.seconds + time.perf_counter() - began)
-    return Progress(server, ledger, progress.rounds)
+    ledger = prices.booked(progress.ledger, algorithm, result, steps if result.counted is None else result.counted)
+    ended = time.perf_counter()
+    ledger = replace(ledger, seconds=ledger.seconds + ended - began)
+    seconds = {"training": trained - began, "server": ended - trained}
+    return Progress(server, ledger, progress.rounds, seconds=seconds)
 
 
 def sample(clients: int, cohort_size: int, seed: int, t: int) -> list[int]:
