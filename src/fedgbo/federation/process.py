@@ -34,6 +34,7 @@ class Process:
     log: Path
     begin: int  # where in the log this process began
     popen: subprocess.Popen[bytes]
+    company: Sequence["Process"] = ()  # that ends with it
 
     @classmethod
     def start(cls, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> "Process":
@@ -80,7 +81,7 @@ class Process:
 
 def stop(processes: Iterable[Process], seconds: float = GRACE) -> None:
     """End processes and all that they have started: asked first, killed when that takes too long."""
-    all_of_them = list(processes)
+    all_of_them = [one for process in processes for one in (process, *process.company)]
     marks = marks_of(process.popen.pid for process in all_of_them)
     for process in all_of_them:
         if process.alive:

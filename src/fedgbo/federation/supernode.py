@@ -12,6 +12,7 @@ from fedgbo.federation.handshake import check_server
 from fedgbo.federation.node_keys import NodeFolder
 from fedgbo.federation.process import Process, stop
 from fedgbo.federation.refusals import refusal
+from fedgbo.federation.warm import start_warm, wanted, warm_environment
 
 JOIN_SECONDS = 180.0  # about 8 on an idle machine, more when several start at once
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
@@ -28,6 +29,9 @@ def start_supernode(
     """
     check_server(superlink, ca)
     environment = flower_environment(node.path / "flwr")
+    warm = wanted()
+    if warm:
+        environment = warm_environment(node.path / "warm", environment)
     command = [flower_command("flower-supernode", environment), "--superlink", str(superlink)]
     if ca is None:
         command += ["--insecure"]
@@ -37,7 +41,10 @@ def start_supernode(
     command += ["--host", LOOPBACK, "--port", str(port or free_ports(1)[0])]
     if config:
         command += ["--node-config", node_config(config)]
-    return Process.start(f"node {node.name}", command, environment, node.log)
+    process = Process.start(f"node {node.name}", command, environment, node.log)
+    if warm:
+        process.company = [start_warm(node.path / "warm", environment, node.log)]
+    return process
 
 
 def wait_joined(process: Process, node: NodeFolder, superlink: Address) -> int:
