@@ -29,7 +29,7 @@ def test_an_app_for_a_task_of_ours(tmp_path):
 
 def test_flower_takes_the_app(tmp_path):
     from flwr.cli.build import build_fab_from_disk
-    from flwr.cli.config_utils import load_and_validate, get_fab_metadata
+    from flwr.cli.config_utils import get_fab_metadata, load_and_validate
 
     write_app(tmp_path / "my_first app", request(task="digits", algorithm="fedavg"), {})
     _, warnings = load_and_validate(tmp_path / "my_first app" / "pyproject.toml")

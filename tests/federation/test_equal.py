@@ -1,6 +1,5 @@
 """A federation of real processes gives the bits of `fedgbo run`, and stays on this machine."""
 
-import os
 import stat
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def listening(pids):
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").glob("*"):
             try:
-                inodes.add(os.readlink(link))
+                inodes.add(str(link.readlink()))
             except OSError:
                 continue
     found = []

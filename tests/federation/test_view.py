@@ -51,6 +51,8 @@ def test_what_comes_from_outside_cannot_paint_the_terminal():
 
 
 def test_events_as_json_lines_are_what_the_view_reads(tmp_path):
-    (tmp_path / "events.jsonl").write_text(json.dumps({"kind": "waiting", "nodes": 1, "clients": 2, "wanted": 6}) + "\n")
+    (tmp_path / "events.jsonl").write_text(
+        json.dumps({"kind": "waiting", "nodes": 1, "clients": 2, "wanted": 6}) + "\n"
+    )
     (event,) = EventFile(tmp_path).new()
     assert EventView(5).line(event) == "waiting for nodes: 1 so far, with 2 of 6 clients"

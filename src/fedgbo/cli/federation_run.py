@@ -31,7 +31,7 @@ from fedgbo.federation.app import SETTINGS
 from fedgbo.federation.control import Control, control
 from fedgbo.federation.digests import digest_of, simulated
 from fedgbo.federation.events import Event, EventFile
-from fedgbo.federation.follow import follow, logged
+from fedgbo.federation.follow import attended, follow
 from fedgbo.federation.local import LocalFolder, overrides, prepare, running, start_run
 from fedgbo.federation.node_keys import NodeFolder
 from fedgbo.federation.process import Process, stop
@@ -82,7 +82,7 @@ def up(
         with _resumable(again, folder), running(folder, _tell(quiet)) as federation:
             number = start_run(folder, federation)
             view = EventView(config.rounds, federation.names)
-            with logged(federation.control, number, folder.log):
+            with attended(federation.control, number, folder.log):
                 _follow(federation.control, number, folder.run, view, quiet, federation.processes)
         _conclude(folder.run, check)
 
@@ -174,13 +174,10 @@ def run(
             view = EventView(config.rounds)
             log = place.path / f"run-{number}.log"
             try:
-                with logged(to_server, number, log):
+                with attended(to_server, number, log):
                     _follow(to_server, number, folder, view, quiet)
             except FederationError as error:
                 raise FederationError(f"{error}; log: {log}") from error
-            except KeyboardInterrupt:
-                to_server.stop(number)
-                raise
         _conclude(folder, check)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from fedgbo.core.errors import FederationError
 from fedgbo.federation.control import Control, Status
 from fedgbo.federation.events import Event, EventFile
-from fedgbo.federation.process import Process
+from fedgbo.federation.process import Process, without_colours
+from fedgbo.federation.secret_files import PRIVATE_FILE
 
 EVENT_SECONDS = 0.1  # between two looks at the events
 STATUS_SECONDS = 1.0  # between two questions to the SuperLink
@@ -66,19 +67,23 @@ def follow(
 
 
 @contextmanager
-def logged(control: Control, run: int, file: Path) -> Iterator[None]:
-    """Write what the server's app logs to the end of a file, meanwhile."""
+def attended(control: Control, run: int, file: Path) -> Iterator[None]:
+    """Write what the server's app logs to the end of a file, meanwhile; stop the run if we do not stay to its end."""
 
     def write() -> None:
         with suppress(Exception), file.open("a", encoding="utf-8") as target:  # a log that breaks off stops nothing
             for piece in control.log(run):
-                target.write(piece)
+                target.write(without_colours(piece))
                 target.flush()
 
-    file.touch(mode=0o600)
+    file.touch(mode=PRIVATE_FILE)
     writer = threading.Thread(target=write, daemon=True, name="server log")
     writer.start()
     try:
         yield
+    except BaseException:
+        with suppress(FederationError):
+            control.stop(run)  # which also ends the stream of the log, for which the SuperLink would wait
+        raise
     finally:
-        writer.join(timeout=2.0)  # what is on its way when the run is over
+        writer.join(timeout=2.0)  # for what is on its way when the run is over

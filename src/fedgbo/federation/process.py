@@ -21,6 +21,7 @@ from fedgbo.federation.secret_files import PRIVATE_FILE
 from fedgbo.federation.tree import Mark, kill, marks_of
 
 GRACE = 10.0  # seconds that processes get to end by themselves
+REST = 2.0  # and what they have started, after they have ended: it has nobody to talk to any more
 POLL = 0.05
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PR_SET_PDEATHSIG = 1
@@ -61,7 +62,7 @@ class Process:
         """Return what this process has written so far, without colours."""
         with self.log.open("rb") as file:
             file.seek(self.begin)
-            return _COLOURS.sub("", file.read().decode("utf-8", errors="replace"))
+            return without_colours(file.read().decode("utf-8", errors="replace"))
 
     def wait_for(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         """Wait until the condition holds; raise if the process ends or the time is over before."""
@@ -79,6 +80,11 @@ class Process:
         return f"its last words: {lines[-1] if lines else '(none)'}; all of them: {self.log}"
 
 
+def without_colours(text: str) -> str:
+    """Return a log's text without what colours a terminal."""
+    return _COLOURS.sub("", text)
+
+
 def stop(processes: Iterable[Process], seconds: float = GRACE) -> None:
     """End processes and all that they have started: asked first, killed when that takes too long."""
     all_of_them = [one for process in processes for one in (process, *process.company)]
@@ -86,14 +92,15 @@ def stop(processes: Iterable[Process], seconds: float = GRACE) -> None:
     for process in all_of_them:
         if process.alive:
             process.popen.terminate()
-    _wait_until_gone(all_of_them, marks, seconds)
+    _wait_until_gone(all_of_them, [], seconds)
+    _wait_until_gone([], marks, REST)
     marks = list({*marks, *marks_of(mark.pid for mark in marks if mark.alive)})
     kill(marks)
     for process in all_of_them:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.popen.pid, signal.SIGKILL)  # what it started after we looked
         process.popen.wait()
-    _wait_until_gone(all_of_them, marks, seconds)
+    _wait_until_gone([], marks, GRACE)
 
 
 def _wait_until_gone(processes: Sequence[Process], marks: Sequence[Mark], seconds: float) -> None:

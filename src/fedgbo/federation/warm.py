@@ -1,9 +1,10 @@
 """A process that has loaded everything waits at each node, and forks for each message.
 
-Flower starts a process, `flwr-clientapp`, for every message, and most of its time goes into loading torch, Flower and us:
-about three seconds of a core, each round, at each node. So a node's PATH begins with a command of the same name that
-hands its arguments to a process which has loaded all that (`python -m fedgbo.federation.warm PIPE`); a fork of that then
-does what Flower's command does. Where nothing waits at the pipe, Flower's own command runs. FEDGBO_WARM=0 does without.
+Flower starts a process, `flwr-clientapp`, for every message, and most of its time goes into loading torch, Flower and
+us: about three seconds of a core, each round, at each node. So a node's PATH begins with a command of that name which
+hands its arguments to a process which has loaded all that (`python -m fedgbo.federation.warm PIPE`); a fork of that
+then does what Flower's command does. Where nothing waits at the pipe, Flower's own command runs. FEDGBO_WARM=0 does
+without.
 """
 
 import json
