@@ -32,7 +32,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --quiet
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --quiet
 
 format: setup  ## format the code
 	$(BIN)/ruff check --fix .

@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "reports": {"core", "data", "tasks", "runs", "costs", "reports"},
     "experiments": {"core", "runs", "costs", "tasks", "models", "algorithms", "optimisers", "experiments", "reports"},
     "bench": {"core", "algorithms", "optimisers", "models", "data", "tasks", "engines", "costs", "runs", "bench"},
-    "cli": {"core", "bench", "data", "tasks", "runs", "costs", "experiments", "reports", "cli"},
+    "federation": {"core", "runs", "federation"},
+    "cli": {"core", "bench", "data", "federation", "tasks", "runs", "costs", "experiments", "reports", "cli"},
 }
 
 

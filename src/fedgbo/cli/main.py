@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedgbo import __version__
-from fedgbo.cli import data, paper, paper_runs, theory
+from fedgbo.cli import data, federation, paper, paper_runs, theory
 from fedgbo.cli.bench import bench
 from fedgbo.cli.compare import compare
 from fedgbo.cli.console import clean_errors
@@ -28,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 unexpected failure, 2 wrong settings, 3 wrong data, 4 unusable folder or checkpoint, "
-    "5 diverged, 6 another process was lost (resumable), 130 interrupted (resumable).",
+    "5 diverged, 6 another process was lost (resumable), 7 a federation failed, 130 interrupted (resumable).",
 )
 app.command()(run)
 app.command()(resume)
@@ -40,6 +40,7 @@ app.command()(watch)
 app.command()(bench)
 app.command("list")(list_everything)
 app.add_typer(data.app, name="data")
+app.add_typer(federation.app, name="federation")
 paper_runs.add_to(paper.app)
 app.add_typer(paper.app, name="paper")
 app.add_typer(theory.app, name="theory")

@@ -79,7 +79,7 @@ def run(
     fedgbo run my.toml lr=0.05 seed=3
     """
     with clean_errors():
-        file, overrides = _sort(items or [])
+        file, overrides = sort_items(items or [])
         flags: dict[str, Any] = {
             "task": task, "algorithm": algorithm, "optimiser": optimiser, "preset": preset, "rounds": rounds,
             "local_steps": local_steps, "seed": seed, "eval_every": eval_every,
@@ -89,10 +89,10 @@ def run(
         }  # fmt: skip
 
         def ask() -> dict[str, Any]:
-            config, note = _resolve(file, flags, overrides)
+            config, note = resolve(file, flags, overrides)
             if note and not (as_json or quiet):
                 err.print(f"{config.label} on {config.task['name']}, {note}")
-            folder = to or Path("runs") / f"{config.task['name'].rpartition(':')[2]}-{config.label}-{_now()}"
+            folder = to or Path("runs") / f"{config.task['name'].rpartition(':')[2]}-{config.label}-{now()}"
             return {"config": config.model_dump(), "folder": str(folder)}
 
         asked = ask_leader(ask)
@@ -118,7 +118,8 @@ def resume(
         _carry_out(config, folder, resume=True, workers=workers, device=device, as_json=as_json, quiet=quiet)
 
 
-def _resolve(file: Path | None, flags: dict[str, Any], overrides: list[str]) -> tuple[RunConfig, str | None]:
+def resolve(file: Path | None, flags: dict[str, Any], overrides: list[str]) -> tuple[RunConfig, str | None]:
+    """Return the run that a file, flags and overrides ask for, and a line about its preset."""
     request = read_request(file, flags, overrides)
     try:
         config, note = request.resolve()
@@ -197,7 +198,7 @@ def _drift_line(record: Record) -> str:
     return f"{line}\n"
 
 
-def _sort(items: list[str]) -> tuple[Path | None, list[str]]:
+def sort_items(items: list[str]) -> tuple[Path | None, list[str]]:
     """Tell the TOML file from the key=value settings."""
     files = [item for item in items if "=" not in item]
     if len(files) > 1:
@@ -209,5 +210,6 @@ def _number(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.lstrip("-").isdigit() else text
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time as part of a folder's name."""
     return time.strftime("%Y%m%d-%H%M%S")

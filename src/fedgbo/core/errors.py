@@ -47,6 +47,12 @@ class RankError(FedGBOError):
     exit_code = 6
 
 
+class FederationError(FedGBOError):
+    """A federation that cannot go on for now: too few clients came, or too few of their updates could be used."""
+
+    exit_code = 7
+
+
 class MissingExtraError(FedGBOError, ImportError):
     """An optional dependency that is not installed."""
 

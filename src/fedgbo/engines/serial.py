@@ -43,6 +43,7 @@ class CohortResult:
     upload_bytes: int  # from all clients together
     averaging_seconds: float = 0.0  # that adding up took, where it is not part of the training itself
     drift: Mapping[str, float] | None = None  # how far clients went apart, where that is measured
+    counted: Sequence[int] | None = None  # local steps of the clients in the mean, where those are not the cohort
 
     @property
     def mean(self) -> State:

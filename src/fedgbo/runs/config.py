@@ -41,6 +41,10 @@ class RunConfig(BaseModel):
         task = build("task", self.task)
         if not isinstance(task, Task):
             raise ConfigError(f"task {self.task['name']} must return a fedgbo.Task, not {type(task).__name__}")
+        return self.fitted(task)
+
+    def fitted(self, task: Task) -> Task:
+        """Return a task with this run's clients per round, batch size and test samples."""
         changes: dict[str, Any] = {}
         if self.clients_per_round is not None:
             changes["clients_per_round"] = None if self.clients_per_round == "all" else self.clients_per_round

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, DivergenceError, RankError
+from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError
 from fedgbo.core.random import check_seed
 from fedgbo.engines.allocator import keep_freed_memory
 from fedgbo.engines.device import device_of
@@ -36,10 +36,11 @@ from fedgbo.runs.together import check_alike
 from fedgbo.tasks.task import Task
 
 CPU = torch.device("cpu")
-CHECKPOINT_SECONDS = 30.0  # at the latest; besides, each evaluation is followed by one
+SAVE_SECONDS = 30.0  # between checkpoints, at most; besides, each evaluation comes with one
 
 
 Callback = Callable[[Progress], bool | None]
+EngineMaker = Callable[[Task, FederatedAlgorithm, int, int, torch.device, Team, Sequence[str]], Engine]
 
 
 def run(
@@ -58,6 +59,8 @@ def run(
     metrics: Sequence[str] = (),
     device: str = "cpu",
     config: Mapping[str, Any] | None = None,
+    engine_maker: EngineMaker = engine_for,
+    save_seconds: float = SAVE_SECONDS,
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
 
@@ -78,6 +81,9 @@ def run(
 
     Under torchrun each process trains its share of the clients, and all return the same result, bit for bit that of one
     process. The first process alone writes into `out` and calls the callbacks. Metrics are for one process.
+
+    `engine_maker` makes what trains the clients and evaluates, where that is not this machine alone. A checkpoint is
+    saved with each evaluation and, between them, when the last one is `save_seconds` old.
     """
     whole("rounds", rounds)
     eval_every = evaluations(rounds) if eval_every is None else eval_every
@@ -96,14 +102,14 @@ def run(
         place = team.together(lambda: device_of(device, team))
         workers = max(1, cores() // team.local_size) if workers is None else workers
         with reproducible(place):
-            engine = team.together(lambda: engine_for(task, algorithm, seed, workers, place, team, metrics))
+            engine = team.together(lambda: engine_maker(task, algorithm, seed, workers, place, team, metrics))
             params = _initial_params(engine, initial_params)
             about = _about(task, algorithm, local_steps, seed, params)
             check_alike(team, about, place)
             begin = Start(algorithm.init(params).on("cpu"), Ledger(), [])
             own_config = {**about, "rounds": rounds, "eval_every": eval_every, "metrics": metrics}
             with opened(team, begin, about, out, resume, own_config if config is None else config) as (folder, start):
-                loop = _Loop(engine, algorithm, local_steps, eval_every, callbacks, folder, about, team)
+                loop = _Loop(engine, algorithm, local_steps, eval_every, callbacks, folder, about, team, save_seconds)
                 return loop.go(Progress(start.state.on(place), start.ledger, rounds), start.history)
     except BaseException as error:
         team.leave(error)
@@ -120,28 +126,26 @@ class _Loop:
     folder: RunFolder | None
     about: Mapping[str, Any]
     team: Team
+    save_seconds: float
 
     def go(self, progress: Progress, history: list[Record]) -> Result:
         """Run the rounds that are left."""
         task = self.engine.task
         self.prices = Prices.of(self.engine)
-        saved_at = time.monotonic()
+        self.saved_at = time.monotonic()
         try:
             if self._due(progress) and (not history or history[-1].round < progress.ledger.round):
                 progress = self._evaluated(progress)  # the first, or one that an interrupt cut off
-            stop = self._tell(progress, history)
+            stop = self._tell(progress, history, save=False)
             while progress.ledger.round < progress.rounds and not stop:
                 progress = next_round(self.engine, self.algorithm, self.local_steps, self.prices, progress)
                 if due := self._due(progress):
                     progress = self._evaluated(progress)
-                stop = self._tell(progress, history)
-                if due or time.monotonic() - saved_at > CHECKPOINT_SECONDS:
-                    self._save(progress)
-                    saved_at = time.monotonic()
+                stop = self._tell(progress, history, save=due or self._old())
         except KeyboardInterrupt:
             self._end(progress, "interrupted")
             raise
-        except RankError as error:
+        except (RankError, FederationError) as error:
             self._end(progress, "interrupted", reason=str(error))
             raise
         except DivergenceError as error:
@@ -149,7 +153,7 @@ class _Loop:
             raise
         if not history or history[-1].round != progress.ledger.round:  # a callback stopped between evaluations
             progress = self._evaluated(progress)
-            self._tell(progress, history, callbacks=())
+            self._tell(progress, history, save=False, callbacks=())
         finished = progress.ledger.round >= progress.rounds
         self._end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
         return Result(task, progress.state.on("cpu"), history)
@@ -166,7 +170,8 @@ class _Loop:
             raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}")
         drift = ledger.mean_drift()
         train_loss = ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None
-        seconds = ledger.seconds + time.perf_counter() - began
+        took = time.perf_counter() - began
+        seconds = ledger.seconds + took
         ledger = replace(ledger, seconds=seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         record = Record(
             round=ledger.round,
@@ -180,20 +185,34 @@ class _Loop:
             seconds=seconds,
             drift=drift,
         )
-        return replace(progress, ledger=ledger, record=record)
+        return replace(progress, ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
 
-    def _tell(self, progress: Progress, history: list[Record], callbacks: Sequence[Callback] | None = None) -> bool:
-        """Let the leader write the record down and tell the callbacks; return whether one of them wants to stop."""
+    def _tell(
+        self, progress: Progress, history: list[Record], *, save: bool, callbacks: Sequence[Callback] | None = None
+    ) -> bool:
+        """Let the leader write the round down, then tell the callbacks; return whether one of them wants to stop."""
         if progress.record is not None:
             history.append(progress.record)
 
         def tell() -> bytes:
             if progress.record is not None and self.folder is not None:
                 self.folder.append(progress.record)
-            wishes = [callback(progress) for callback in (self.callbacks if callbacks is None else callbacks)]
+            told = self._saved(progress) if save else progress
+            wishes = [callback(told) for callback in (self.callbacks if callbacks is None else callbacks)]
             return b"stop" if any(wishes) else b""
 
         return self.team.lead(tell) == b"stop"
+
+    def _old(self) -> bool:
+        """Return whether the last checkpoint was long ago."""
+        return time.monotonic() - self.saved_at >= self.save_seconds
+
+    def _saved(self, progress: Progress) -> Progress:
+        """Save a checkpoint, and note how long that took."""
+        began = time.monotonic()
+        self._save(progress)
+        self.saved_at = time.monotonic()
+        return replace(progress, seconds={**progress.seconds, "saving": self.saved_at - began})
 
     def _save(self, progress: Progress) -> None:
         if self.folder is not None:

@@ -1,8 +1,9 @@
 """One round: sample, broadcast, train, average, update."""
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class Progress:
     ledger: Ledger
     rounds: int  # that the run will have in all
     record: Record | None = None  # of this round, if it was evaluated
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of this round: training, server, evaluation, saving
 
 
 def next_round(
@@ -42,12 +44,16 @@ def next_round(
     steps = steps_of(local_steps, cohort, t)
     odd = cohort[-1] if len(cohort) % 2 else None
     result = engine.train(now, now.broadcast(server), cohort, steps, t, odd)
+    trained = time.perf_counter()
     server = server_step(now, server, result)
     if (name := server.not_finite()) is not None:
         raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
-    ledger = prices.booked(progress.ledger, algorithm, result, steps).with_drift(result.drift)
-    ledger = replace(ledger, seconds=ledger.seconds + time.perf_counter() - began)
-    return Progress(server, ledger, progress.rounds)
+    counted = steps if result.counted is None else result.counted
+    ledger = prices.booked(progress.ledger, algorithm, result, counted).with_drift(result.drift)
+    ended = time.perf_counter()
+    ledger = replace(ledger, seconds=ledger.seconds + ended - began)
+    seconds = {"training": trained - began, "server": ended - trained}
+    return Progress(server, ledger, progress.rounds, seconds=seconds)
 
 
 def server_step(algorithm: FederatedAlgorithm, server: State, result: CohortResult) -> State:

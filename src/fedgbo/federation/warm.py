@@ -1,0 +1,85 @@
+"""A process that has loaded everything waits at each node, and forks for each message.
+
+Flower starts a process, `flwr-clientapp`, for every message, and most of its time goes into loading torch, Flower and
+us: about three seconds of a core, each round, at each node. So a node's PATH begins with a command of that name which
+hands its arguments to a process which has loaded all that (`python -m fedgbo.federation.warm PIPE`); a fork of that
+then does what Flower's command does. Where nothing waits at the pipe, Flower's own command runs. FEDGBO_WARM=0 does
+without.
+"""
+
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedgbo.federation.environment import flower_command
+from fedgbo.federation.process import Process
+from fedgbo.federation.secret_files import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
+
+COMMAND = "flwr-clientapp"
+PIPE = "messages"
+_HAND_OVER = Path(__file__).with_name("hand_over.py")
+
+
+def wanted() -> bool:
+    """Return whether the user has nothing against it."""
+    return os.environ.get("FEDGBO_WARM", "1") != "0"
+
+
+def warm_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which Flower's command for messages is ours, which is written into `folder`."""
+    pipe = private_folder(folder) / PIPE
+    pipe.unlink(missing_ok=True)
+    os.mkfifo(pipe, PRIVATE_FILE)
+    words = [sys.executable, "-IS", str(_HAND_OVER), str(pipe), flower_command(COMMAND, environment)]
+    script = folder / COMMAND
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    script.chmod(PRIVATE_FOLDER)
+    return {**environment, "PATH": os.pathsep.join([str(folder), environment["PATH"]])}
+
+
+def start_warm(folder: Path, environment: Mapping[str, str], log: Path) -> Process:
+    """Start the process that waits at the pipe in `folder`."""
+    command = [sys.executable, "-m", "fedgbo.federation.warm", str(folder / PIPE)]
+    return Process.start("the loaded process", command, environment, log)
+
+
+def wait_at(pipe: Path) -> None:
+    """Load everything, then fork for each line of arguments that comes."""
+    handle = os.open(pipe, os.O_RDWR)  # at once, so that a message that comes meanwhile waits; and never at its end
+    import flwr.supernode.cli  # noqa: F401
+
+    import fedgbo.flower  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork ended: Flower hears of it by its reply
+    with os.fdopen(handle, encoding="utf-8") as lines:
+        for line in lines:
+            arguments = json.loads(line)
+            if os.fork() == 0:
+                os.close(handle)
+                _answer(arguments)
+
+
+def _answer(arguments: Sequence[str]) -> None:
+    """Be Flower's command, in the fork, and end."""
+    from flwr.supernode.cli import flwr_clientapp
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    sys.argv = [COMMAND, *arguments]
+    code: object = 1
+    try:
+        flwr_clientapp()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+if __name__ == "__main__":
+    wait_at(Path(sys.argv[1]))

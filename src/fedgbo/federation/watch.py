@@ -1,0 +1,32 @@
+"""What a node's log tells the person who sits there: rounds that it takes part in, and why the server refuses it."""
+
+import re
+from collections.abc import Iterator
+
+from fedgbo.federation.process import Process
+
+_TELLING = (
+    (re.compile(r"\[RUN \d+, ROUND (\d+)\]"), r"round \1"),
+    (re.compile(r"Connection attempt failed"), "the server does not answer; trying again"),
+    (re.compile(r"Connection successful"), "the server answers again"),
+)
+
+
+class NodeWatch:
+    """Reads a node's log as it grows."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._seen = 0
+        self._last = ""
+
+    def new(self) -> Iterator[str]:
+        """Yield what is worth telling since the last time, nothing twice in a row."""
+        text = self._process.said()
+        fresh, _, _ = text[self._seen :].rpartition("\n")
+        self._seen += len(fresh)
+        for line in fresh.splitlines():
+            for pattern, say in _TELLING:
+                if (found := pattern.search(line)) is not None and (told := found.expand(say)) != self._last:
+                    self._last = told
+                    yield told

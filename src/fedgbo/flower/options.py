@@ -1,0 +1,52 @@
+"""How a federation deals with what real networks do: the options of an app's configuration, and their defaults."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedgbo.core.checks import not_negative, positive, whole
+from fedgbo.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Options:
+    """All times are in seconds. In an app's configuration `over_select` is written `over-select`, and so on."""
+
+    deadline: float = 120.0  # for a round's updates; later ones do not count
+    quorum: float = 0.5  # of the M clients of a round, whose updates it takes; a whole number is a count
+    over_select: int = 0  # clients asked in addition; the round takes the first M good updates
+    wait: float = 120.0  # for nodes, at the start and when a round is tried again
+    min_nodes: int = 0  # with which to begin; 0: with as many as it takes to host all clients
+    weighted: bool = False  # mean by the clients' numbers of samples instead of the plain mean
+    max_norm: float = 10.0  # times the median of the others: an update whose norm is larger is rejected; 0: none is
+    attempts: int = 3  # at a round, before the run stops (it can be resumed)
+    poll: float = 0.1  # between looks for replies
+
+    def __post_init__(self) -> None:
+        for name in ("deadline", "wait", "poll", "quorum"):
+            positive(name, getattr(self, name))
+        not_negative("max-norm", self.max_norm)
+        whole("over-select", self.over_select, least=0)
+        whole("min-nodes", self.min_nodes, least=0)
+        whole("attempts", self.attempts)
+        if not isinstance(self.weighted, bool):
+            raise ConfigError(f"weighted must be true or false, not {self.weighted!r}")
+        if self.quorum > 1 and self.quorum != int(self.quorum):
+            raise ConfigError(f"quorum must be a share of at most 1.0, or a whole number, not {self.quorum!r}")
+
+    def needed(self, cohort_size: int) -> int:
+        """Return how many good updates a round takes.
+
+        >>> Options(quorum=0.5).needed(5), Options(quorum=2).needed(5), Options(quorum=1.0).needed(5)
+        (3, 2, 5)
+        """
+        is_count = isinstance(self.quorum, int) or self.quorum > 1
+        count = self.quorum if is_count else self.quorum * cohort_size
+        return min(cohort_size, max(1, math.ceil(count)))
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Options":
+        """Read the options among an app's configuration; what is not an option is passed over."""
+        names = {field.name.replace("_", "-"): field.name for field in fields(cls)}
+        return cls(**{names[key]: value for key, value in config.items() if key in names})

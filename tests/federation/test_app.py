@@ -1,0 +1,87 @@
+import tomllib
+
+import pytest
+
+from fedgbo.cli.federation_options import options_of
+from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.experiments.request import read_request
+from fedgbo.federation.app import OPTIONS, write_app
+from fedgbo.federation.toml import to_toml
+
+
+def request(**settings):
+    return read_request(None, settings, []).resolve()[0]
+
+
+def test_an_app_for_a_task_of_ours(tmp_path):
+    config = request(task="digits", algorithm="mimelite", optimiser="adam", rounds=4, eval_every=2)
+    settings = write_app(tmp_path / "app", config, {"deadline": 5.0})
+    assert {path.name for path in (tmp_path / "app").iterdir()} == {
+        "pyproject.toml", "task.py", "client_app.py", "server_app.py", "settings.toml",
+    }  # fmt: skip
+    about = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    assert about["tool"]["flwr"]["app"]["config"] == {**OPTIONS, "deadline": 5.0}
+    again, _ = read_request(settings, {}, []).resolve()
+    assert again == config.complete()
+    for name in ("task.py", "client_app.py", "server_app.py"):
+        compile((tmp_path / "app" / name).read_text(), name, "exec")
+
+
+def test_flower_takes_the_app(tmp_path):
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.config_utils import get_fab_metadata, load_and_validate
+
+    write_app(tmp_path / "my_first app", request(task="digits", algorithm="fedavg"), {})
+    _, warnings = load_and_validate(tmp_path / "my_first app" / "pyproject.toml")
+    assert warnings == []
+    assert get_fab_metadata(build_fab_from_disk(tmp_path / "my_first app")) == ("fedgbo/my-first-app", "1.0.0")
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_an_app_for_a_users_own_file(tmp_path, monkeypatch, link):
+    mine = tmp_path / "mine.py"
+    mine.write_text("import fedgbo.tasks\n\ndef small(size: int = 3):\n    return fedgbo.tasks.TASKS['digits']()\n")
+    monkeypatch.chdir(tmp_path)
+    config = request(task={"name": "mine.py:small", "size": 4}, algorithm="fedavg", lr=0.1)
+    settings = write_app(tmp_path / "app", config, {}, link=link)
+    task = (tmp_path / "app" / "task.py").read_text()
+    told = tomllib.loads(settings.read_text())["task"]
+    if link:
+        assert f"load('{mine}:small')" in task
+        assert told == {"name": f"{mine}:small", "size": 4}
+    else:
+        assert task == mine.read_text()
+        assert told == {"name": f"{tmp_path / 'app' / 'task.py'}:small", "size": 4}
+        assert "from task import small as build_task" in (tmp_path / "app" / "client_app.py").read_text()
+
+
+def test_a_folder_that_is_taken(tmp_path):
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "mine").touch()
+    with pytest.raises(RunFolderError, match="is there already and not empty"):
+        write_app(tmp_path / "app", request(task="digits", algorithm="fedavg"), {})
+
+
+def test_toml_comes_back_as_it_was():
+    table = {"a b": [1, 2.5, float("inf")], "t": {"x": {}, "y": 'say "ö"\n', "z": True, "n": None}, "none": None}
+    assert tomllib.loads(to_toml(table)) == {"a b": [1, 2.5, float("inf")], "t": {"x": {}, "y": 'say "ö"\n', "z": True}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("deadlin=3", "unknown option 'deadlin'; did you mean 'deadline'"),
+        ("deadline", "must be key=value"),
+        ("deadline=soon", "deadline must be a number, not 'soon'"),
+        ("weighted=1", "weighted must be true or false"),
+        ("attempts=true", "attempts must be a number"),
+        ("resume=true", "unknown option 'resume'"),
+    ],
+)
+def test_options_are_checked(text, message):
+    with pytest.raises(ConfigError, match=message):
+        options_of([text])
+
+
+def test_options_have_the_kind_of_their_defaults():
+    assert options_of(["quorum=2", "over-select=1"]) == {"quorum": 2.0, "over-select": 1}

@@ -1,0 +1,127 @@
+"""Nodes that die, lie or dawdle; servers that are killed: real processes and real signals."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedgbo.cli.federation_view import EventView
+from fedgbo.federation.digests import digest_of
+from fedgbo.federation.local import LocalFolder, prepare, running
+from fedgbo.federation.tree import kill, marks_of
+from tests.cli.test_processes import wait_for
+from tests.federation.conftest import Federation, resolved
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("federation")]
+MOODS = ["", "nan", "slow", "slow"]  # of nodes 0 to 3; the last one is killed while it dawdles
+
+
+def test_one_killed_one_lying_one_dawdling(task_file, tmp_path):
+    config = resolved(
+        f"{task_file}:moody", "fedgbo", optimiser="sgdm", lr=0.1, beta=0.9, rounds=2, local_steps=1, eval_every=1
+    )
+    folder = prepare(tmp_path / "fed", config, nodes=4, options={})
+    with running(folder, print, lambda number: {"clients": str(number), "mood": MOODS[number]}) as live:
+        victim = live.processes[4]
+
+        def show(event):
+            if event.kind == "round" and victim.alive:
+                wait_for(lambda: "ROUND 1" in victim.said(), 60)  # it has the work
+                kill(marks_of([victim.popen.pid, victim.company[0].popen.pid]))
+
+        ending, events, run = Federation(folder, live, tmp_path).run("run", config, show, deadline=25.0, quorum=0.25)
+        marks = marks_of([os.getpid()])
+    assert ending.completed, ending.reason
+    assert ending.digest == digest_of(run)
+    told = {
+        (event.kind, event["client"]): event["reason"]
+        for event in events
+        if event.kind in ("rejected", "dropped") and event["round"] == 1
+    }
+    assert set(told) == {("rejected", 1), ("dropped", 2), ("dropped", 3)}
+    assert "NaN" in told["rejected", 1]
+    assert "no reply within 25 s" in told["dropped", 2]
+    assert [event["took_part"] for event in events if event.kind == "done_round"] == [[0], [0]]
+    lines = " ".join(filter(None, map(EventView(2, live.names).line, events)))
+    for client, name in ((1, "node-1"), (2, "node-2"), (3, "node-3")):
+        assert f"client {client} ({name})" in lines
+    assert [mark for mark in marks if mark.pid != os.getpid() and mark.alive] == []
+
+
+def up(*args, cwd):
+    command = [sys.executable, "-m", "fedgbo", "federation", "up", *map(str, args)]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def rounds_done(folder):
+    file = folder.run / "events.jsonl"
+    return file.read_text().count('"done_round"') if file.exists() else 0
+
+
+def of_command(marks, *names):
+    """Return those processes that run one of Flower's commands."""
+    return [mark for mark in marks if any(name in Path(f"/proc/{mark.pid}/cmdline").read_text() for name in names)]
+
+
+def test_superlink_and_server_killed_and_resumed_as_printed(task_file, tmp_path):
+    settings = ["--algorithm", "fedgbo", "--optimiser", "sgdm", "lr=0.1", "beta=0.9", "local_steps=2", "eval_every=1"]
+    folder = LocalFolder(tmp_path / "fed")
+    first = up(
+        "--task", f"{task_file}:small", *settings, "--rounds", 3, "--nodes", 2, "--out", folder.path, cwd=tmp_path
+    )
+    try:
+        wait_for(lambda: rounds_done(folder) >= 1 or first.poll() is not None, 180)
+        marks = marks_of([first.pid])
+        kill(of_command(marks, "flower-superlink", "flwr-serverapp"))
+        out, err = first.communicate(timeout=60)
+    finally:
+        first.kill()
+    assert first.returncode == 7, err
+    assert "the SuperLink is gone" in err
+    assert str(folder.server.log) in err
+    assert not any(mark.alive for mark in marks)
+    assert rounds_done(folder) < 3
+
+    (again,) = re.findall(r"go on with: (fedgbo .*)", err)
+    words = shlex.split(again)
+    assert words[:3] == ["fedgbo", "federation", "up"]
+    second = up(*words[3:], "--check", cwd=tmp_path)
+    out, err = second.communicate(timeout=300)
+    assert second.returncode == 0, err
+    assert "the same, bit for bit" in out
+    assert digest_of(folder.run) in out
+    assert f"fedgbo run  {digest_of(folder.run)}" in out
+    assert "round 3 of 3 done" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_behind(task_file, tmp_path, number):
+    folder = LocalFolder(tmp_path / "fed")
+    process = up("--task", f"{task_file}:small", "lr=0.1", "beta=0.9", "--nodes", 1, "--out", folder.path, cwd=tmp_path)
+    try:
+        wait_for(lambda: folder.server.path.joinpath("server.json").exists() or process.poll() is not None, 120)
+        time.sleep(1.0)  # the node is on its way
+        marks = marks_of([process.pid])
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert len(marks) > 2
+    wait_for(lambda: not any(mark.alive for mark in marks), 30)
+    if number == signal.SIGINT:
+        assert process.returncode == 130, err
+        assert f"stopped; go on with: fedgbo federation up --resume {folder.path}" in err
+    assert not [path for path in folder.path.rglob("*.key") if path.stat().st_mode & 0o077]
+
+
+def test_a_resumed_federation_needs_one_that_was_begun(tmp_path):
+    process = up("--resume", tmp_path / "none", cwd=tmp_path)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (2, 4)
+    assert "none" in err

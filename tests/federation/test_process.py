@@ -1,0 +1,102 @@
+"""Real processes: trees of them in sessions of their own, deaf to signals, orphaned by a kill."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from fedgbo.core.errors import FederationError
+from fedgbo.federation.process import Process, stop
+from fedgbo.federation.tree import marks_of
+from tests.cli.test_processes import wait_for
+
+FAMILY = """
+import subprocess, sys, time, signal
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+depth = int(sys.argv[1])
+if depth:
+    subprocess.Popen([sys.executable, __file__, str(depth - 1), *sys.argv[2:]], start_new_session=True)
+print("\\x1b[92mready\\x1b[0m", depth, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def family(tmp_path):
+    """Start a process, its child and its grandchild, each in its own session."""
+    file = tmp_path / "family.py"
+    file.write_text(textwrap.dedent(FAMILY))
+
+    def start(*words):
+        process = Process.start("family", [sys.executable, str(file), "2", *words], os.environ, tmp_path / "log")
+        process.wait_for(lambda: process.said().count("ready") == 3, 30, "all three")
+        return process
+
+    return start
+
+
+@pytest.mark.parametrize("words", [[], ["deaf"]])
+def test_the_whole_family_ends(family, words):
+    process = family(*words)
+    marks = marks_of([process.popen.pid])
+    assert len(marks) == 3
+    stop([process], seconds=0.5)
+    assert not any(mark.alive for mark in marks)
+    assert not process.alive
+    stop([process])  # ended already: nothing happens
+
+
+def test_logs_are_private_kept_and_without_colours(family):
+    first = family()
+    stop([first], seconds=0.5)
+    second = family()
+    stop([second], seconds=0.5)
+    assert second.log.stat().st_mode & 0o777 == 0o600
+    assert second.said().count("ready 2\n") == 1
+    assert second.log.read_text().count("ready") == 6
+
+
+def test_what_ends_too_early_or_never_comes(tmp_path):
+    process = Process.start("it", [sys.executable, "-c", "print('no luck')"], os.environ, tmp_path / "log")
+    with pytest.raises(FederationError, match=r"it ended before the sun; its last words: no luck; all of them: .*log"):
+        process.wait_for(lambda: False, 30, "the sun")
+    process = Process.start("it", [sys.executable, "-c", "input()"], os.environ, tmp_path / "log2")
+    waiting = Process.start("it", ["sleep", "600"], os.environ, tmp_path / "log3")
+    with pytest.raises(FederationError, match="no sign of the sun within 0 s"):
+        waiting.wait_for(lambda: False, 0.1, "the sun")
+    stop([process, waiting])
+
+
+def test_processes_end_with_a_killed_parent(tmp_path):
+    program = f"""
+import os, sys, time
+from pathlib import Path
+from fedgbo.federation.process import Process
+print(Process.start("it", ["sleep", "600"], os.environ, Path({str(tmp_path / "log")!r})).popen.pid, flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    (mark,) = marks_of([int(parent.stdout.readline())])
+    assert mark.alive
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    wait_for(lambda: not mark.alive, 20)
+
+
+def test_a_number_given_out_again_is_another_process():
+    child = subprocess.Popen(["sleep", "600"])
+    (mark,) = marks_of([child.pid])
+    assert mark.alive
+    other = type(mark)(mark.pid, mark.started + 1)
+    assert not other.alive
+    other.signal(signal.SIGKILL)
+    time.sleep(0.1)
+    assert child.poll() is None
+    mark.signal(signal.SIGKILL)
+    child.wait()
+    assert not mark.alive
