@@ -52,7 +52,7 @@ def test_an_app_for_a_users_own_file(tmp_path, monkeypatch, link):
     else:
         assert task == mine.read_text()
         assert told == {"name": f"{tmp_path / 'app' / 'task.py'}:small", "size": 4}
-        assert "from task import small as build_task" in (tmp_path / "app" / "client_app.py").read_text()
+        assert "from task import small\n\napp = client_app(small)\n" in (tmp_path / "app" / "client_app.py").read_text()
 
 
 def test_a_folder_that_is_taken(tmp_path):

@@ -1,5 +1,6 @@
 """The commands of `fedgbo federation` that run something: up, serve, join, run."""
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,12 +74,10 @@ def up(
             folder = prepare(to or Path("runs") / name, config, nodes, options_of(option))
         else:
             if items or to or option or any(flag is not None for flag in (task, algorithm, optimiser, preset, seed)):
-                raise ConfigError(
-                    "--resume goes on with the settings that the federation was begun with; give it alone"
-                )
+                raise ConfigError("--resume goes on with the settings that the federation has; give it alone")
             folder = LocalFolder(resume.absolute())
             config = _settings(folder.app / SETTINGS)
-        again = f"fedgbo federation up --resume {folder.path}"
+        again = shlex.join(["fedgbo", "federation", "up", "--resume", str(folder.path)])
         with _resumable(again, folder), running(folder, _tell(quiet)) as federation:
             number = start_run(folder, federation)
             view = EventView(config.rounds, federation.names)
@@ -168,7 +167,9 @@ def run(
         elif (folder / "run.json").exists():
             raise ConfigError(f"{folder} already holds a run; go on with it with --resume {folder}")
         place = ServerFolder(server.absolute())
-        again = f"fedgbo federation run {server} {app} --resume {folder}"
+        again = shlex.join(
+            ["fedgbo", "federation", "run", str(place.path), str(app.absolute()), "--resume", str(folder)]
+        )
         with _stops_with(again), control(place.address(), None if insecure else place.ca) as to_server:
             number = to_server.start(app.absolute(), overrides(settings, folder, options_of(option)))
             view = EventView(config.rounds)
@@ -263,6 +264,8 @@ def _node_config(clients: str | None, extra: list[str] | None) -> dict[str, str 
         if not equals:
             raise ConfigError(f"'{text}' must be key=value, e.g. data=/srv/records.csv")
         config[key] = value
+    if "clients" not in config and not {"partition-id", "num-partitions"} <= set(config):
+        raise ConfigError("say which of the federation's clients this node hosts, e.g. --clients 0")
     return config
 
 

@@ -54,18 +54,18 @@ _CLIENT = '''\
 """What runs at a node: local training of the clients that it hosts."""
 
 from fedgbo.flower import client_app
-from task import {builder} as build_task
+from task import {builder}
 
-app = client_app(build_task)
+app = client_app({builder})
 '''
 
 _SERVER = '''\
 """What runs at the server: rounds, averages, checkpoints."""
 
 from fedgbo.flower import server_app
-from task import {builder} as build_task
+from task import {builder}
 
-app = server_app(build_task)
+app = server_app({builder})
 '''
 
 _OURS = '''\

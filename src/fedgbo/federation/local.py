@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.federation.addresses import LOOPBACK, Address, free_ports
 from fedgbo.federation.app import SETTINGS, write_app
 from fedgbo.federation.certificates import make_certificates
@@ -89,7 +89,7 @@ def prepare(path: Path, config: RunConfig, nodes: int, options: Mapping[str, Any
     """Write everything that a new federation needs, into a new folder that others cannot enter."""
     whole("nodes", nodes)
     if nodes > MOST_NODES:
-        raise RunFolderError(f"{nodes} nodes are too many for one machine; at most {MOST_NODES}")
+        raise ConfigError(f"{nodes} nodes are too many for one machine; at most {MOST_NODES}")
     folder = LocalFolder(path.absolute())
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise RunFolderError(

@@ -75,9 +75,11 @@ class Process:
             time.sleep(POLL)
 
     def last_words(self) -> str:
-        """Return the last line of the log and where it lies, for messages."""
+        """Return how it ended, if it did, the last line of its log, and where that lies, for messages."""
         lines = [line.strip() for line in self.said().splitlines() if line.strip()]
-        return f"its last words: {lines[-1] if lines else '(none)'}; all of them: {self.log}"
+        code = self.popen.poll()
+        how = "" if code is None else f"killed by {signal.Signals(-code).name}, " if code < 0 else f"exit code {code}, "
+        return f"{how}its last words: {lines[-1] if lines else '(none)'}; all of them: {self.log}"
 
 
 def without_colours(text: str) -> str:
