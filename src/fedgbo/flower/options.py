@@ -19,7 +19,7 @@ class Options:
     wait: float = 120.0  # for nodes, at the start and when a round is tried again
     min_nodes: int = 0  # with which to begin; 0: with as many as it takes to host all clients
     weighted: bool = False  # mean by the clients' numbers of samples instead of the plain mean
-    max_norm: float = 10.0  # times the median of the others: an update whose norm is larger is rejected; 0: none is
+    max_norm: float = 100.0  # times the median of the others: an update whose norm is larger is rejected; 0: none is
     attempts: int = 3  # at a round, before the run stops (it can be resumed)
     poll: float = 0.1  # between looks for replies
 
