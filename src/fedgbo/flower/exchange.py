@@ -89,6 +89,8 @@ class Exchange:
             for letter, reply in self._post.fetch(waiting.values()):
                 del waiting[letter.id]
                 outcome.received_bytes += reply.bytes
+                if reply.gone:
+                    self._roster.forget(letter.node)
                 started = time.perf_counter()
                 self._read(work, orders[letter.id][1], letter, reply.content, reply.problem, outcome)
                 outcome.seconds["checking"] += time.perf_counter() - started

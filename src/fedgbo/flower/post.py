@@ -23,6 +23,7 @@ MEANINGS = {
     5: "the node is gone",
     8: "the client app crashed",
 }  # of Flower's error codes
+GONE = 5
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Reply:
     content: RecordDict | None
     problem: str = ""
     bytes: int = 0
+    gone: bool = False  # whether Flower says that the node is
 
 
 class Post:
@@ -95,7 +97,8 @@ class Post:
         first = answers[0]  # another one to the same message is a duplicate
         if first.has_error():
             meaning = MEANINGS.get(first.error.code, f"Flower's error {first.error.code}")
-            return Reply(None, f"{meaning}: {str(first.error.reason).strip()[-300:]}")
+            reason = f"{meaning}: {str(first.error.reason).strip()[-300:]}"
+            return Reply(None, reason, gone=first.error.code == GONE)
         return Reply(first.content, bytes=sum(wire_bytes([first])))
 
 

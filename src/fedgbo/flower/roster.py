@@ -73,6 +73,11 @@ class Roster:
                 self._events("waiting", nodes=said, clients=len(self.clients), wanted=wanted)
             pause(self._options.poll, end)
 
+    def forget(self, node: int) -> None:
+        """Take a node off that is said to be gone; if it is there at the next look, it is asked again who it is."""
+        self._forget({node})
+        self._looked = float("-inf")
+
     def _forget(self, gone: set[int]) -> None:
         self._known -= gone
         self._asked = {key: letter for key, letter in self._asked.items() if letter.node not in gone}
