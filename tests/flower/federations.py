@@ -14,7 +14,7 @@ from tests.conftest import make_task
 from tests.flower.grids import LocalGrid
 
 GBO = fedgbo.FedGBO(fedgbo.SGDm(lr=0.3, beta=0.9))
-QUICK = Options(deadline=0.3, wait=0.5, poll=0.01)
+QUICK = Options(deadline=0.3, wait=0.2, poll=0.01)
 
 
 def everyone():

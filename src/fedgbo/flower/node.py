@@ -124,10 +124,19 @@ def hosted_clients(config: Mapping[str, Any], clients: int) -> list[int]:
             raise ConfigError(f"node-config clients {config['clients']!r} must be within 0 ... {clients - 1}")
         return numbers
     if "partition-id" in config and "num-partitions" in config:
-        return list(range(int(config["partition-id"]), clients, int(config["num-partitions"])))
+        return list(range(clients)[_partition(config)])
     raise ConfigError(
         'node-config must say which clients this node hosts: clients="0,3", or partition-id=0 num-partitions=4'
     )
+
+
+def _partition(config: Mapping[str, Any]) -> slice:
+    first, step = config["partition-id"], config["num-partitions"]
+    if type(first) is not int or type(step) is not int:
+        raise ConfigError(f"partition-id and num-partitions must be whole numbers, not {first!r} and {step!r}")
+    if not 0 <= first < step:
+        raise ConfigError(f"partition-id must be 0 ... {step - 1}, as num-partitions is {step}, not {first}")
+    return slice(first, None, step)
 
 
 def spread(data: FederatedData, hosted: tuple[int, ...], clients: int) -> FederatedData:
