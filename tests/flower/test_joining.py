@@ -96,6 +96,12 @@ def test_a_node_with_another_version_says_so_at_the_node(monkeypatch, caplog, tm
     assert len(events(tmp_path / "run", "refused")) == 3
 
 
+def test_a_node_without_the_device_it_names(tmp_path):
+    homes = [*nodes(everyone)[:2], (client_app(everyone), {"clients": "2,5", "device": "cuda:77"})]
+    federate(everyone, grid=LocalGrid(homes), rounds=1, out=tmp_path / "run")
+    assert "there is no device cuda:77 here" in events(tmp_path / "run", "refused")[0]["reason"]
+
+
 class Own(fedgbo.FedAvg):
     """An algorithm of the user's."""
 

@@ -120,6 +120,11 @@ def test_options_that_cannot_be(option, reason):
         Options(**option)
 
 
+def test_a_default_that_is_no_option():
+    with pytest.raises(ConfigError, match="unknown option of a server app 'dead-line'; did you mean 'deadline'"):
+        server_app("digits", dead_line=3)
+
+
 def test_an_apps_configuration_is_stronger_than_its_defaults(settings, tmp_path):
     app = server_app("digits", **{**QUICK, "min_nodes": 9, "quorum": 1.0})
     start(app, digits_nodes(), run_folder=str(tmp_path / "run"), settings=str(settings), min_nodes=2)

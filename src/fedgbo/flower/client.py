@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedgbo import __version__
 from fedgbo.core.errors import ConfigError, FedGBOError
+from fedgbo.engines.device import device_of
 from fedgbo.flower.node import Place, TaskBuilder, engine_at, hosted_clients, model_digest, sample_counts, task_at
 from fedgbo.flower.order import ACTION, KEY, Settings, order_in, settings_in
 from fedgbo.flower.wire import from_record, to_record
@@ -46,6 +47,7 @@ class _Node:
         try:
             settings = settings_in(message.content.config_records[KEY])
             build("algorithm", settings.algorithm, self.own)
+            device_of(str(context.node_config.get("device", "cpu")))
             place, hosted = self._place(settings, context)
             task = task_at(place)
             counts = sample_counts(task.data, hosted, settings.clients)
@@ -62,10 +64,12 @@ class _Node:
         algorithm = build("algorithm", settings.algorithm, self.own)
         place, hosted = self._place(settings, context)
         reply, about = RecordDict(), dict[str, Any]()
-        with reproducible():
-            engine = engine_at(place, hosted, settings, algorithm)
+        name = str(context.node_config.get("device", "cpu"))
+        device = device_of(name)
+        with reproducible(device):
+            engine = engine_at(place, hosted, settings, algorithm, name)
             arrays = message.content.array_records["down"]
-            down = from_record(arrays, arrays, engine.initial_params)
+            down = from_record(arrays, arrays, engine.initial_params).on(device)
             for client, steps in zip(order.clients, order.steps, strict=True):
                 try:
                     if client not in hosted:

@@ -46,7 +46,12 @@ class Options:
         return min(cohort_size, max(1, math.ceil(count)))
 
     @classmethod
+    def names(cls) -> dict[str, str]:
+        """Return the names of the options in an app's configuration, and ours."""
+        return {field.name.replace("_", "-"): field.name for field in fields(cls)}
+
+    @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Options":
         """Read the options among an app's configuration; what is not an option is passed over."""
-        names = {field.name.replace("_", "-"): field.name for field in fields(cls)}
+        names = cls.names()
         return cls(**{names[key]: value for key, value in config.items() if key in names})
