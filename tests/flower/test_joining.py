@@ -50,6 +50,23 @@ def test_a_client_that_two_nodes_host_is_the_first_ones(tmp_path):
     assert told(result) == told(simulate(everyone))
     (twice,) = events(tmp_path / "run", "duplicate")
     assert (twice["client"], twice["node"], twice["kept"]) == (0, 4, 1)
+    assert [event["clients"] for event in events(tmp_path / "run", "joined")] == [[0, 3], [1, 4], [2, 5], []]
+
+
+def test_the_second_host_of_a_client_takes_over_when_the_first_leaves(tmp_path):
+    homes = [(client_app(everyone), {"clients": "0,1,2"}), *[(client_app(everyone), {"clients": "0,1,2,3,4,5"})] * 2]
+    grid = LocalGrid(homes)
+
+    def leave(progress):
+        if progress.ledger.round == 1:
+            del grid.nodes[1]
+            time.sleep(1.05)  # nodes are looked for once a second
+
+    federate(everyone, grid=grid, rounds=2, out=tmp_path / "run", callbacks=[leave])
+    work = [message for message in grid.sent if message.metadata.message_type.startswith("train")]
+    assert [message.metadata.dst_node_id for message in work] == [1, 2, 2]
+    took_part = [event["took_part"] for event in events(tmp_path / "run", "done_round")]
+    assert took_part == [[0, 1, 2, 3, 4, 5]] * 2
 
 
 def introduced(**more):

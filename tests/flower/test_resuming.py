@@ -29,8 +29,9 @@ def test_a_killed_server_resumes_to_the_same_bits(tmp_path):
             raise Killed
 
     with pytest.raises(Killed):
-        federate(some, rounds=4, out=tmp_path / "run", callbacks=[kill])
-    assert told(federate(some, rounds=4, out=tmp_path / "run", resume=True)) == told(simulate(some, rounds=4))
+        federate(some, rounds=4, eval_every=4, out=tmp_path / "run", callbacks=[kill])
+    resumed = federate(some, rounds=4, eval_every=4, out=tmp_path / "run", resume=True)
+    assert told(resumed) == told(simulate(some, rounds=4, eval_every=4))
     assert [event["round"] for event in events(tmp_path / "run", "done_round")] == [1, 2, 3, 4]
 
 
