@@ -86,6 +86,7 @@ class FlowerEngine:
                 settings=settings,
                 down=record,
                 steps=dict(zip(chosen, steps_of(self._local_steps, chosen, t), strict=True)),
+                hosts={client: self.roster.clients[client] for client in chosen},
                 odd=odd,
                 names=asked(algorithm, steps[0]).up,
                 like=down.params,
@@ -93,7 +94,7 @@ class FlowerEngine:
             )
             self._events("round", round=t + 1, attempt=attempt, clients=chosen)
             sampled = time.perf_counter() - began
-            outcome = self._exchange.carry_out(work)
+            outcome = self._exchange.carry_out(work) if len(chosen) >= needed else Outcome()
             if len(outcome.updates) >= needed:
                 return self._mean(work, outcome, down, sampled)
             self._events(
@@ -158,7 +159,7 @@ class FlowerEngine:
         clients = sorted(outcome.updates)
         results, steps = [outcome.updates[client] for client in clients], [work.steps[client] for client in clients]
         if self._options.weighted:
-            weights = shares([self.roster.clients[client].samples for client in clients])
+            weights = shares([work.hosts[client].samples for client in clients])
             result = gather(weighted(results, weights), down, steps)
             result = replace(result, steps=float(np.average(steps, weights=weights)))
         else:

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import ValidationError
 
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core.errors import ConfigError, unknown
 from fedgbo.experiments.request import read_request
 from fedgbo.flower.node import Place, TaskBuilder, build_task
 from fedgbo.flower.options import Options
@@ -21,6 +21,8 @@ from fedgbo.runs.describe import build
 from fedgbo.runs.execute import read_config
 from fedgbo.tasks.task import Task
 
+OWN = ("run-folder", "settings", "resume", "clients")  # besides the options
+
 
 def server_app(task: TaskBuilder | None = None, **defaults: Any) -> ServerApp:
     """Return a Flower app for the server: `app = fedgbo.flower.server_app(my_task)`.
@@ -29,11 +31,15 @@ def server_app(task: TaskBuilder | None = None, **defaults: Any) -> ServerApp:
     TOML file as `fedgbo run` takes), resume, clients, and the options. `defaults` are for what it leaves open, with
     underscores: `server_app(my_task, deadline=600, min_nodes=4)`.
     """
-    app = ServerApp()
+    app, known = ServerApp(), {*OWN, *Options.names()}
+    given = {key.replace("_", "-"): value for key, value in defaults.items()}
+    for key in given:
+        if key not in known:
+            raise ConfigError(unknown("option of a server app", key, known))
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        start(grid, task, {**{key.replace("_", "-"): value for key, value in defaults.items()}, **context.run_config})
+        start(grid, task, {**given, **context.run_config})
 
     return app
 

@@ -9,7 +9,6 @@ from flwr.serverapp import Grid
 
 from fedgbo import __version__
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.errors import FedGBOError
 from fedgbo.core.schedule import at_round
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
@@ -105,7 +104,7 @@ class Strategy:
                 engine_maker=make,
                 save_seconds=0.0,
             )
-        except (FedGBOError, KeyboardInterrupt) as error:
+        except BaseException as error:  # whatever ends it, those who watch are told
             events("stopped", reason=str(error) or type(error).__name__)
             raise
         events("finished", round=result.history[-1].round, digest=digest(result.state.tensors()))
