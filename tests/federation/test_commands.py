@@ -32,7 +32,7 @@ def test_certs_key_and_new_say_what_to_do_next(tmp_path):
     made = call("new", tmp_path / "app", "--task", "digits", "--algorithm", "fedavg", "--rounds", 3, "-c", "deadline=9")
     assert made.stdout == f"{tmp_path / 'app'}\n"
     assert f"fedgbo run {tmp_path / 'app' / 'settings.toml'}" in made.stderr
-    assert "deadline = 9.0" in (tmp_path / "app" / "pyproject.toml").read_text()
+    assert "deadline = 9" in (tmp_path / "app" / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize(
