@@ -72,6 +72,10 @@ def test_a_builder_gets_what_it_asks_for():
         build_task(Place.of(no_task, {}, {}))
 
 
+def test_a_server_cannot_make_a_node_build_another_task():
+    assert build_task(Place.of("digits", {"name": "/tmp/evil.py:task"}, {})).name == "digits"
+
+
 def test_a_task_is_built_once_in_a_process():
     place = Place.of(everyone, {}, {"partition-id": 0})
     assert task_at(place) is task_at(Place.of(everyone, {}, {"partition-id": 1}))
