@@ -72,6 +72,10 @@ def test_a_builder_gets_what_it_asks_for():
         build_task(Place.of(no_task, {}, {}))
 
 
+def test_a_server_cannot_make_a_node_build_another_task():
+    assert build_task(Place.of("digits", {"name": "/tmp/evil.py:task"}, {})).name == "digits"
+
+
 def test_a_task_is_built_once_in_a_process():
     place = Place.of(everyone, {}, {"partition-id": 0})
     assert task_at(place) is task_at(Place.of(everyone, {}, {"partition-id": 1}))
@@ -97,8 +101,10 @@ def other_model():
     return make_task(clients=6, batch_size=4, model=lambda: nn.Linear(3, 2))
 
 
-def test_a_node_with_another_model_cannot_join(tmp_path):
+def test_a_node_with_another_model_cannot_join_and_says_so_in_its_log(tmp_path, caplog):
     homes = [*nodes(everyone)[:2], (client_app(other_model), {"partition-id": 2, "num-partitions": 3})]
     federate(everyone, grid=LocalGrid(homes), rounds=1, out=tmp_path / "run")
     (refused,) = events(tmp_path / "run", "refused")
-    assert refused["reason"] == "its model has other parameters (names, shapes or types) than the server's"
+    reason = "this node's model has other parameters (names, shapes or types) than the server's"
+    assert refused["reason"] == reason
+    assert f"this node cannot take part: ConfigError: {reason}" in caplog.text

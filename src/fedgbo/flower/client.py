@@ -50,8 +50,10 @@ class _Node:
             device_of(str(context.node_config.get("device", "cpu")))
             place, hosted = self._place(settings, context)
             task = task_at(place)
-            counts = sample_counts(task.data, hosted, settings.clients)
-            answer |= {"clients": hosted, "samples": counts, "model": model_digest(task)}
+            model, counts = model_digest(task), sample_counts(task.data, hosted, settings.clients)
+            if model != settings.model:
+                raise ConfigError("this node's model has other parameters (names, shapes or types) than the server's")
+            answer |= {"clients": hosted, "samples": counts, "model": model}
         except Exception as error:  # whatever the user's task builder raises
             LOG.error("this node cannot take part: %s: %s", type(error).__name__, error)
             answer["error"] = _told(error)

@@ -19,7 +19,6 @@ from fedgbo.engines.engine import Engine
 from fedgbo.engines.serial import CohortResult, gather
 from fedgbo.flower.events import Events
 from fedgbo.flower.exchange import Exchange, Outcome, Round
-from fedgbo.flower.node import model_digest
 from fedgbo.flower.options import Options
 from fedgbo.flower.order import Settings
 from fedgbo.flower.post import Post
@@ -54,7 +53,7 @@ class FlowerEngine:
         self.report: RoundReport | None = None
         self._local, self._settings, self._local_steps = local, settings, local_steps
         self._options, self._events = options, events
-        self.roster = Roster(post, settings, model_digest(local.task), options, events)
+        self.roster = Roster(post, settings, options, events)
         self._exchange = Exchange(post, self.roster, options, events)
         self._started = False
 

@@ -50,7 +50,7 @@ def build_task(place: Place) -> Task:
     """Build the task."""
     arguments: dict[str, Any] = json.loads(place.arguments)
     if isinstance(place.builder, str):
-        task = build("task", {"name": place.builder, **arguments})
+        task = build("task", {**arguments, "name": place.builder})
     else:
         given = [json.loads(place.config)] if place.config else []
         task = place.builder(*given, **arguments)

@@ -26,6 +26,7 @@ class Settings:
     clients_per_round: int  # M
     batch_size: int | None
     seed: int
+    model: str  # digest of the server's, see `model_digest`
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,9 @@ class Hosted:
 class Roster:
     """Asks each new node who it is, once, and refuses those with another version or another model."""
 
-    def __init__(self, post: Post, settings: Settings, model: str, options: Options, events: Events) -> None:
+    def __init__(self, post: Post, settings: Settings, options: Options, events: Events) -> None:
         self.clients: dict[int, Hosted] = {}
-        self._post, self._settings, self._model = post, settings, model
-        self._options, self._events = options, events
+        self._post, self._settings, self._options, self._events = post, settings, options, events
         self._asked: dict[str, Letter] = {}
         self._known: set[int] = set()  # nodes that were asked, or have answered
         self._offers: dict[int, dict[int, int]] = {}  # of each node, in the order they joined: clients and samples
@@ -99,7 +98,7 @@ class Roster:
             raise DataError(f"it has fedgbo {str(answer.get('version'))[:40]}, the server {ours}; install the same")
         if "error" in answer:
             raise DataError(str(answer["error"])[:500])
-        if answer.get("model") != self._model:
+        if answer.get("model") != self._settings.model:
             raise DataError("its model has other parameters (names, shapes or types) than the server's")
         offer = self._offer(answer)
         for client in offer:

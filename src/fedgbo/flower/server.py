@@ -17,7 +17,7 @@ from fedgbo.flower.node import Place, TaskBuilder, build_task
 from fedgbo.flower.options import Options
 from fedgbo.flower.strategy import Strategy
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.describe import build
+from fedgbo.runs.describe import find
 from fedgbo.runs.execute import read_config
 from fedgbo.tasks.task import Task
 
@@ -58,9 +58,9 @@ def start(grid: Grid, task: TaskBuilder | None, config: Mapping[str, Any]) -> No
             "the app's configuration must name the file of the run's settings, e.g. settings=/srv/my.toml"
         )
     arguments = {key: value for key, value in described.task.items() if key != "name"}
-    built = build("task", described.task) if task is None else build_task(Place.of(task, arguments, config))
+    builder = find("task", described.task["name"]) if task is None else task
     strategy = Strategy(
-        described.fitted(_with_clients(built, config)),
+        described.fitted(_with_clients(build_task(Place.of(builder, arguments, config)), config)),
         described.build_algorithm(),
         local_steps=described.build_local_steps(),
         seed=described.seed,

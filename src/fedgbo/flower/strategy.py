@@ -15,6 +15,7 @@ from fedgbo.engines.select import engine_for
 from fedgbo.engines.team import Team
 from fedgbo.flower.engine import FlowerEngine
 from fedgbo.flower.events import Events
+from fedgbo.flower.node import model_digest
 from fedgbo.flower.options import Options
 from fedgbo.flower.order import Settings
 from fedgbo.flower.post import Post
@@ -119,4 +120,5 @@ class Strategy:
             clients_per_round=self.task.cohort_size,
             batch_size=self.task.batch_size,
             seed=self.seed,
+            model=model_digest(self.task),
         )
