@@ -20,8 +20,9 @@ MAY_IMPORT = {
     "runs": {"core", "optimisers", "algorithms", "data", "tasks", "engines", "costs", "runs"},
     "reports": {"core", "data", "tasks", "runs", "costs", "reports"},
     "experiments": {"core", "runs", "costs", "tasks", "models", "algorithms", "optimisers", "experiments", "reports"},
+    "flower": {"core", "data", "tasks", "engines", "runs", "experiments", "flower"},
     "bench": {"core", "algorithms", "optimisers", "models", "data", "tasks", "engines", "costs", "runs", "bench"},
-    "federation": {"core", "runs", "federation"},
+    "federation": {"core", "runs", "flower", "federation"},
     "cli": {"core", "bench", "data", "federation", "tasks", "runs", "costs", "experiments", "reports", "cli"},
 }
 
@@ -52,6 +53,15 @@ def test_only_the_cli_prints():
             continue
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         assert not [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == "print"], path
+
+
+def test_only_the_flower_room_and_the_bench_know_flowers_messages():
+    for path in ROOT.rglob("*.py"):
+        if path.is_relative_to(ROOT / "flower") or path.is_relative_to(ROOT / "bench"):
+            continue
+        for module in ("flwr.app", "flwr.serverapp", "flwr.clientapp"):
+            assert f"from {module}" not in path.read_text(), f"{path}: {module}"
+            assert f"import {module}" not in path.read_text(), f"{path}: {module}"
 
 
 def test_nothing_untrusted_is_unpickled():

@@ -1,4 +1,6 @@
+import sys
 import tomllib
+from dataclasses import asdict
 
 import pytest
 
@@ -7,6 +9,7 @@ from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.experiments.request import read_request
 from fedgbo.federation.app import OPTIONS, write_app
 from fedgbo.federation.toml import to_toml
+from fedgbo.flower.options import Options
 
 
 def request(**settings):
@@ -47,12 +50,12 @@ def test_an_app_for_a_users_own_file(tmp_path, monkeypatch, link):
     task = (tmp_path / "app" / "task.py").read_text()
     told = tomllib.loads(settings.read_text())["task"]
     if link:
-        assert f"load('{mine}:small')" in task
+        assert f"build_task = load('{mine}:small')" in task
         assert told == {"name": f"{mine}:small", "size": 4}
     else:
         assert task == mine.read_text()
         assert told == {"name": f"{tmp_path / 'app' / 'task.py'}:small", "size": 4}
-        assert "from task import small as build_task" in (tmp_path / "app" / "client_app.py").read_text()
+        assert "from task import small\n\napp = client_app(small)\n" in (tmp_path / "app" / "client_app.py").read_text()
 
 
 def test_a_folder_that_is_taken(tmp_path):
@@ -74,7 +77,8 @@ def test_toml_comes_back_as_it_was():
         ("deadline", "must be key=value"),
         ("deadline=soon", "deadline must be a number, not 'soon'"),
         ("weighted=1", "weighted must be true or false"),
-        ("attempts=true", "attempts must be a number"),
+        ("attempts=true", "attempts must be a whole number"),
+        ("over-select=0.5", "over-select must be a whole number"),
         ("resume=true", "unknown option 'resume'"),
     ],
 )
@@ -84,4 +88,49 @@ def test_options_are_checked(text, message):
 
 
 def test_options_have_the_kind_of_their_defaults():
-    assert options_of(["quorum=2", "over-select=1"]) == {"quorum": 2.0, "over-select": 1}
+    found = options_of(["quorum=1", "deadline=2.5", "over-select=1"])
+    assert found == {"quorum": 1, "deadline": 2.5, "over-select": 1}
+    assert isinstance(found["quorum"], int)
+
+
+def test_the_defaults_are_those_of_the_adapter():
+    ours = {name.replace("_", "-"): value for name, value in asdict(Options()).items()}
+    assert ours.items() <= OPTIONS.items()
+    assert set(OPTIONS) - set(ours) == {"run-folder", "settings", "resume", "clients"}
+
+
+OWN = """
+import fedgbo
+
+class MyAlgorithm(fedgbo.FedAvg):
+    pass
+
+class MySGD(fedgbo.SGD):
+    pass
+"""
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_an_algorithm_of_the_users_own_comes_along(tmp_path, link):
+    mine = tmp_path / "my-own.py"
+    mine.write_text(OWN)
+    table = {"name": f"{mine}:MyAlgorithm", "optimiser": {"name": f"{mine}:MySGD", "lr": 0.1}}
+    settings = write_app(tmp_path / "app", request(task="digits", algorithm=table), {}, link=link)
+    again, _ = read_request(settings, {}, []).resolve()
+    assert type(again.build_algorithm()).__name__ == "MyAlgorithm"
+    place = mine if link else tmp_path / "app" / "own_my_own.py"
+    assert again.algorithm["optimiser"]["name"] == f"{place}:MySGD"
+    client = (tmp_path / "app" / "client_app.py").read_text()
+    assert client.endswith("app = client_app(build_task, own=[MyAlgorithm, MySGD])\n")
+    assert (tmp_path / "app" / "server_app.py").read_text().endswith("app = server_app(build_task)\n")
+    if not link:
+        assert place.read_text() == OWN
+    names = {}
+    sys.path.insert(0, str(tmp_path / "app"))
+    try:
+        exec(client, names)
+    finally:
+        sys.path.remove(str(tmp_path / "app"))
+        for module in ("task", "own_my_own"):
+            sys.modules.pop(module, None)
+    assert {"MyAlgorithm", "MySGD", "app"} <= set(names)

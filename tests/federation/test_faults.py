@@ -1,6 +1,5 @@
 """Nodes that die, lie or dawdle; servers that are killed: real processes and real signals."""
 
-import os
 import re
 import shlex
 import signal
@@ -36,7 +35,7 @@ def test_one_killed_one_lying_one_dawdling(task_file, tmp_path):
                 kill(marks_of([victim.popen.pid, victim.company[0].popen.pid]))
 
         ending, events, run = Federation(folder, live, tmp_path).run("run", config, show, deadline=25.0, quorum=0.25)
-        marks = marks_of([os.getpid()])
+        marks = marks_of(one.popen.pid for process in live.processes for one in (process, *process.company))
     assert ending.completed, ending.reason
     assert ending.digest == digest_of(run)
     told = {
@@ -51,7 +50,8 @@ def test_one_killed_one_lying_one_dawdling(task_file, tmp_path):
     lines = " ".join(filter(None, map(EventView(2, live.names).line, events)))
     for client, name in ((1, "node-1"), (2, "node-2"), (3, "node-3")):
         assert f"client {client} ({name})" in lines
-    assert [mark for mark in marks if mark.pid != os.getpid() and mark.alive] == []
+    assert len(marks) > 10
+    assert not any(mark.alive for mark in marks)
 
 
 def up(*args, cwd):
@@ -115,7 +115,8 @@ def test_nothing_is_left_behind(task_file, tmp_path, number):
     assert len(marks) > 2
     wait_for(lambda: not any(mark.alive for mark in marks), 30)
     if number == signal.SIGINT:
-        assert process.returncode == 130, err
+        # Python itself dies of SIGINT if it came while something was exec'd, as imports do; 130 for a shell, too
+        assert process.returncode in (130, -signal.SIGINT), err
         assert f"stopped; go on with: fedgbo federation up --resume {folder.path}" in err
     assert not [path for path in folder.path.rglob("*.key") if path.stat().st_mode & 0o077]
 

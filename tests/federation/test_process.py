@@ -63,7 +63,9 @@ def test_logs_are_private_kept_and_without_colours(family):
 
 def test_what_ends_too_early_or_never_comes(tmp_path):
     process = Process.start("it", [sys.executable, "-c", "print('no luck')"], os.environ, tmp_path / "log")
-    with pytest.raises(FederationError, match=r"it ended before the sun; its last words: no luck; all of them: .*log"):
+    with pytest.raises(
+        FederationError, match=r"it ended before the sun; exit code 0, its last words: no luck; all .*log"
+    ):
         process.wait_for(lambda: False, 30, "the sun")
     process = Process.start("it", [sys.executable, "-c", "input()"], os.environ, tmp_path / "log2")
     waiting = Process.start("it", ["sleep", "600"], os.environ, tmp_path / "log3")

@@ -14,7 +14,7 @@ from tests.conftest import make_task
 from tests.flower.grids import LocalGrid
 
 GBO = fedgbo.FedGBO(fedgbo.SGDm(lr=0.3, beta=0.9))
-QUICK = Options(deadline=0.3, wait=0.5, poll=0.01)
+QUICK = Options(deadline=0.3, wait=0.2, poll=0.01)
 
 
 def everyone():
@@ -46,14 +46,14 @@ def nodes(builder, count=3):
     return [(client_app(builder), {"partition-id": i, "num-partitions": count}) for i in range(count)]
 
 
-def federate(builder, algorithm=GBO, *, grid=None, options=QUICK, rounds=2, local_steps=2, **more):
+def federate(builder, algorithm=GBO, *, grid=None, options=QUICK, rounds=2, local_steps=2, eval_every=1, **more):
     grid = LocalGrid(nodes(builder)) if grid is None else grid
     strategy = Strategy(builder(), algorithm, local_steps=local_steps, options=options)
-    return strategy.start(grid, rounds=rounds, eval_every=1, **more)
+    return strategy.start(grid, rounds=rounds, eval_every=eval_every, **more)
 
 
-def simulate(builder, algorithm=GBO, *, rounds=2, local_steps=2, **more):
-    return fedgbo.run(builder(), algorithm, rounds=rounds, local_steps=local_steps, eval_every=1, **more)
+def simulate(builder, algorithm=GBO, *, rounds=2, local_steps=2, eval_every=1):
+    return fedgbo.run(builder(), algorithm, rounds=rounds, local_steps=local_steps, eval_every=eval_every)
 
 
 def told(result):

@@ -24,7 +24,7 @@ class LocalGrid(Grid):
     """
 
     def __init__(self, nodes, meddle=lambda reply, node: reply):
-        self.nodes = {number: node for number, node in enumerate(nodes, start=1)}
+        self.nodes = dict(enumerate(nodes, start=1))
         self.meddle = meddle
         self.replies = {}
         self.sent = []

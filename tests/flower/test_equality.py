@@ -11,7 +11,7 @@ from fedgbo.engines.serial import SerialEngine
 from fedgbo.flower import client_app
 from fedgbo.tasks.femnist import femnist_synthetic
 from tests.conftest import make_task
-from tests.flower.federations import COMBINATIONS, GBO, algorithm_of, everyone, federate, simulate, some, told
+from tests.flower.federations import COMBINATIONS, GBO, algorithm_of, everyone, federate, nodes, simulate, some, told
 from tests.flower.grids import LocalGrid
 
 
@@ -33,10 +33,16 @@ def large():
     return replace(femnist_synthetic(clients=3, test_samples=20), clients_per_round=3)
 
 
+def large_of_other_cohorts():
+    """What a node's own task says of cohorts and batches does not count."""
+    return replace(large(), clients_per_round=2, batch_size=5)
+
+
 def test_the_odd_client_is_the_same_one_on_a_node():
     """With a model this large an odd cohort's last client computes its batches in halves."""
     assert SerialEngine(large(), GBO, seed=0).splits
-    assert told(federate(large, rounds=1, local_steps=1)) == told(simulate(large, rounds=1, local_steps=1))
+    grid = LocalGrid(nodes(large_of_other_cohorts))
+    assert told(federate(large, grid=grid, rounds=1, local_steps=1)) == told(simulate(large, rounds=1, local_steps=1))
 
 
 def own_data(config):

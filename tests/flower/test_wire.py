@@ -1,5 +1,7 @@
 """States on the wire: exact, one copy, and refused unless they are just what was expected."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -73,8 +75,6 @@ def test_an_array_of_objects_is_never_unpickled():
     class Evil:
         def __reduce__(self):
             return (pytest.fail, ("unpickled",))
-
-    import io
 
     buffer = io.BytesIO()
     np.save(buffer, np.array([Evil(), None, None]), allow_pickle=True)

@@ -208,3 +208,14 @@ def test_bad_settings(task, kwargs, message):
 def test_what_is_no_algorithm(task):
     with pytest.raises(fedgbo.ConfigError, match="algorithm must be one such as"):
         fedgbo.run(task, "fedgbo", rounds=1)
+
+
+def test_a_callback_comes_after_the_checkpoint_and_learns_where_the_time_went(task, tmp_path):
+    seen = []
+
+    def look(progress):
+        seen.append((len(RunFolder(tmp_path / "run").checkpoints()), set(progress.seconds)))
+
+    fedgbo.run(task, GBO, rounds=2, eval_every=2, out=tmp_path / "run", callbacks=[look], save_seconds=0.0)
+    both = {"training", "server"}
+    assert seen == [(0, {"evaluation"}), (1, both | {"saving"}), (2, both | {"evaluation", "saving"})]

@@ -131,38 +131,32 @@ def _flower(task: str, seconds: float) -> tuple[int, int, float]:
     With a node for each client, as is usual, Flower was over four times slower on Sent140, which has 21,876 of them,
     and a comparison is worth something only with the other near its best.
     """
-    from flwr.app import (  # type: ignore[import-not-found]
-        ArrayRecord,
-        ConfigRecord,
-        Context,
-        Message,
-        MetricRecord,
-        RecordDict,
-    )
-    from flwr.clientapp import ClientApp  # type: ignore[import-not-found]
-    from flwr.serverapp import Grid, ServerApp  # type: ignore[import-not-found]
-    from flwr.serverapp.strategy import FedAvg  # type: ignore[import-not-found]
-    from flwr.simulation import run_simulation  # type: ignore[import-not-found]
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid, ServerApp
+    from flwr.serverapp.strategy import FedAvg
+    from flwr.simulation import run_simulation
 
     data, cohort = _loop(task).task.data, _loop(task).task.cohort_size
     client, server = ClientApp(), ServerApp()
     found: list[tuple[int, int, float]] = []
 
-    @client.train()  # type: ignore[untyped-decorator]
+    @client.train()
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)
         loop = _loop(task)
-        loop.model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        config, node = message.content["config"], int(context.node_config["partition-id"])
-        loop._train(config["cohort"][node], config["t"])
+        loop.model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+        config: dict[str, Any] = dict(message.content.config_records["config"])
+        loop._train(config["cohort"][int(context.node_config["partition-id"])], config["t"])
         metrics = MetricRecord({"weight": 1, "steps": LOCAL_STEPS})
         content = RecordDict({"arrays": ArrayRecord(loop.model.state_dict()), "metrics": metrics})
         return Message(content, reply_to=message)
 
     def total(replies: list[RecordDict], weight: str) -> MetricRecord:
-        return MetricRecord({"steps": sum(reply["metrics"]["steps"] for reply in replies)})
+        metrics: list[Any] = [reply.metric_records["metrics"]["steps"] for reply in replies]
+        return MetricRecord({"steps": sum(metrics)})
 
-    @server.main()  # type: ignore[untyped-decorator]
+    @server.main()
     def main(grid: Grid, context: Context) -> None:
         strategy = FedAvg(
             fraction_evaluate=0.0,
@@ -180,7 +174,8 @@ def _flower(task: str, seconds: float) -> tuple[int, int, float]:
             config = ConfigRecord({"t": t, "cohort": clients})
             result = strategy.start(grid, arrays, num_rounds=1, train_config=config)
             arrays = result.arrays
-            done = int(result.train_metrics_clientapp[1]["steps"])
+            metrics: Any = result.train_metrics_clientapp[1]
+            done = int(metrics["steps"])
             if done != cohort * LOCAL_STEPS:
                 raise BenchError(f"flower's clients took {done} steps in a round, not {cohort * LOCAL_STEPS}")
             steps += done
@@ -188,7 +183,7 @@ def _flower(task: str, seconds: float) -> tuple[int, int, float]:
                 found.append((t, steps, took))
                 return
 
-    backend = {"init_args": {"num_cpus": cores()}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    backend: Any = {"init_args": {"num_cpus": cores()}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, client, num_supernodes=cohort, backend_config=backend)
     return found[0]
 

@@ -1,8 +1,7 @@
 """`fedgbo federation`: from an app's folder to a run on real machines, each step a command."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -23,7 +22,6 @@ from fedgbo.cli.federation_options import (
 from fedgbo.federation.app import write_app
 from fedgbo.federation.certificates import make_certificates
 from fedgbo.federation.control import control
-from fedgbo.federation.digests import digest_of, simulated
 from fedgbo.federation.node_keys import make_node, read_public_key
 from fedgbo.federation.server_folder import ServerFolder
 
@@ -117,18 +115,4 @@ def digest(
     """Print the digest of a federation's result and that of `fedgbo run` with the same settings."""
     with clean_errors():
         run = folder / "run" if (folder / "run" / "run.json").exists() else folder
-        digests = {"federation": digest_of(run)}
-        if simulate:
-            digests["fedgbo run"] = simulated(run)
-        show_digests(digests, as_json)
-
-
-def show_digests(digests: dict[str, Any], as_json: bool) -> None:
-    """Print digests, and end with exit code 1 if they differ."""
-    same = len(set(digests.values())) == 1
-    if as_json:
-        out.print_json(json.dumps({**digests, "same": same}))
-    else:
-        going.print_digests(digests)
-    if not same:
-        raise typer.Exit(1)
+        going.show_digests(run, simulate, as_json)

@@ -56,7 +56,7 @@ def options_of(given: list[str] | None) -> dict[str, Any]:
     """Return the federation's options that were given, checked by name and kind.
 
     >>> options_of(["deadline=30", "weighted=true"])
-    {'deadline': 30.0, 'weighted': True}
+    {'deadline': 30, 'weighted': True}
     """
     found: dict[str, Any] = {}
     for text in given or []:
@@ -76,8 +76,8 @@ def _as(key: str, value: str, default: Any) -> Any:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = None
-    kind = bool if isinstance(default, bool) else int | float
+    kind = bool if isinstance(default, bool) else int if isinstance(default, int) else int | float
     if not isinstance(parsed, kind) or (kind is not bool and isinstance(parsed, bool)):
-        wanted = "true or false" if kind is bool else "a number"
+        wanted = "true or false" if kind is bool else "a whole number" if kind is int else "a number"
         raise ConfigError(f"{key} must be {wanted}, not '{value}'")
-    return float(parsed) if isinstance(default, float) else parsed
+    return parsed  # a quorum of 1 is a client, one of 1.0 is all of them

@@ -1,5 +1,7 @@
 """The commands of `fedgbo federation` that run something: up, serve, join, run."""
 
+import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +53,9 @@ def up(
     preset: Preset = None,
     rounds: Rounds = None,
     seed: Seed = None,
-    nodes: Annotated[int, typer.Option(help="How many nodes; node i of n hosts the clients c with c mod n = i.")] = 3,
+    nodes: Annotated[
+        int | None, typer.Option(help="How many; node i of n hosts the clients c with c mod n = i. [default: 3]")
+    ] = None,
     option: Option = None,
     check: Annotated[bool, typer.Option(help="Do the run without a federation too, and compare the results.")] = False,
     to: Annotated[
@@ -70,15 +74,14 @@ def up(
             if note and not quiet:
                 err.print(f"{config.label} on {config.task['name']}, {note}")
             name = f"federation-{config.task['name'].rpartition(':')[2]}-{config.label}-{now()}"
-            folder = prepare(to or Path("runs") / name, config, nodes, options_of(option))
+            folder = prepare(to or Path("runs") / name, config, 3 if nodes is None else nodes, options_of(option))
         else:
-            if items or to or option or any(flag is not None for flag in (task, algorithm, optimiser, preset, seed)):
-                raise ConfigError(
-                    "--resume goes on with the settings that the federation was begun with; give it alone"
-                )
+            flags = (task, algorithm, optimiser, preset, rounds, seed, nodes, to)
+            if items or option or any(flag is not None for flag in flags):
+                raise ConfigError("--resume goes on with the settings that the federation has; give it alone")
             folder = LocalFolder(resume.absolute())
             config = _settings(folder.app / SETTINGS)
-        again = f"fedgbo federation up --resume {folder.path}"
+        again = shlex.join(["fedgbo", "federation", "up", "--resume", str(folder.path)])
         with _resumable(again, folder), running(folder, _tell(quiet)) as federation:
             number = start_run(folder, federation)
             view = EventView(config.rounds, federation.names)
@@ -168,7 +171,9 @@ def run(
         elif (folder / "run.json").exists():
             raise ConfigError(f"{folder} already holds a run; go on with it with --resume {folder}")
         place = ServerFolder(server.absolute())
-        again = f"fedgbo federation run {server} {app} --resume {folder}"
+        again = shlex.join(
+            ["fedgbo", "federation", "run", str(place.path), str(app.absolute()), "--resume", str(folder)]
+        )
         with _stops_with(again), control(place.address(), None if insecure else place.ca) as to_server:
             number = to_server.start(app.absolute(), overrides(settings, folder, options_of(option)))
             view = EventView(config.rounds)
@@ -181,8 +186,21 @@ def run(
         _conclude(folder, check)
 
 
-def print_digests(digests: Mapping[str, str]) -> None:
-    """Print digests one under the other, and whether they are the same."""
+def show_digests(run: Path, simulate: bool, as_json: bool = False) -> None:
+    """Print a run's digest and, if asked for, that of `fedgbo run` with its settings; exit code 1 if they differ."""
+    digests = {"federation": digest_of(run)}
+    if simulate:
+        digests["fedgbo run"] = simulated(run)
+    same = len(set(digests.values())) == 1
+    if as_json:
+        out.print_json(json.dumps({**digests, "same": same}))
+    else:
+        _print_digests(digests)
+    if not same:
+        raise typer.Exit(1)
+
+
+def _print_digests(digests: Mapping[str, str]) -> None:
     width = max(map(len, digests))
     for name, value in digests.items():
         out.print(f"{name:<{width}}  {value}")
@@ -216,12 +234,7 @@ def _conclude(run: Path, check: bool) -> None:
     """Print what came out and its digest, beside that of `fedgbo run` if asked for."""
     last = RunFolder.open(run).records()[-1]
     out.print(f"{score(last.accuracy, last.loss)} after {last.round} rounds in {last.seconds:.1f} s\n{run}")
-    digests = {"federation": digest_of(run)}
-    if check:
-        digests["fedgbo run"] = simulated(run)
-    print_digests(digests)
-    if len(set(digests.values())) > 1:
-        raise typer.Exit(1)
+    show_digests(run, check)
 
 
 @contextmanager
@@ -263,6 +276,8 @@ def _node_config(clients: str | None, extra: list[str] | None) -> dict[str, str 
         if not equals:
             raise ConfigError(f"'{text}' must be key=value, e.g. data=/srv/records.csv")
         config[key] = value
+    if "clients" not in config and not {"partition-id", "num-partitions"} <= set(config):
+        raise ConfigError("say which of the federation's clients this node hosts, e.g. --clients 0")
     return config
 
 

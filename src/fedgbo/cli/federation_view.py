@@ -6,6 +6,10 @@ from typing import Any
 from fedgbo.cli.console import quantity
 from fedgbo.federation.events import Event
 
+KINDS = (
+    "waiting", "joined", "refused", "duplicate", "round", "rejected", "dropped", "late", "abandoned", "done_round",
+    "stopped",
+)  # fmt: skip
 MOST_LISTED = 12  # clients in a sentence
 
 
@@ -18,8 +22,7 @@ class EventView:
 
     def line(self, event: Event) -> str | None:
         """Return what to say about an event; None if nothing."""
-        say = getattr(self, f"_{event.kind}", None)
-        return None if say is None else str(say(event))
+        return str(getattr(self, f"_{event.kind}")(event)) if event.kind in KINDS else None
 
     def _waiting(self, event: Event) -> str:
         return f"waiting for nodes: {event['nodes']} so far, with {event['clients']} of {event['wanted']} clients"

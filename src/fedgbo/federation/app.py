@@ -2,13 +2,15 @@
 
 pyproject.toml   what Flower wants to know, and the options of the run
 task.py          what is learnt: one of our tasks by name, or the user's own file
+own_*.py         further files of the user's own, such as an algorithm's
 client_app.py    what runs at a node
 server_app.py    what runs at the server
 settings.toml    the run's settings; `fedgbo run settings.toml` does the same without a federation
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +23,16 @@ OPTIONS: Mapping[str, Any] = {
     "run-folder": "",
     "settings": "",
     "resume": False,
+    "clients": 0,
     "deadline": 120.0,
     "quorum": 0.5,
     "over-select": 0,
     "wait": 120.0,
     "min-nodes": 0,
     "weighted": False,
-    "max-norm": 10.0,
+    "max-norm": 100.0,
     "attempts": 3,
+    "poll": 0.1,
 }
 
 _PYPROJECT = """\
@@ -50,22 +54,13 @@ clientapp = "client_app:app"
 [tool.flwr.app.config]
 {options}"""
 
-_CLIENT = '''\
-"""What runs at a node: local training of the clients that it hosts."""
+_APP = '''\
+"""{about}"""
 
-from fedgbo.flower import client_app
-from task import {builder} as build_task
+from fedgbo.flower import {kind}_app
+{imports}
 
-app = client_app(build_task)
-'''
-
-_SERVER = '''\
-"""What runs at the server: rounds, averages, checkpoints."""
-
-from fedgbo.flower import server_app
-from task import {builder} as build_task
-
-app = server_app(build_task)
+app = {kind}_app({arguments})
 '''
 
 _OURS = '''\
@@ -75,41 +70,51 @@ build_task = "{name}"
 '''
 
 _LINK = '''\
-"""The task, taken from the file it was given in, which must lie there on every machine."""
+"""What is the user's own, loaded from where it lies, on every machine."""
 
 from fedgbo.runs.describe import load
 
-build_task = load({place!r})
+{names}
 '''
 
 
 def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, link: bool = False) -> Path:
     """Write the app of a run into a new folder and return its settings file.
 
-    A task of the user's own, file.py:function, is copied into task.py, which Flower then sends to the nodes; with
-    `link` it is loaded from where it lies, for a federation on one machine.
+    Files of the user's own, such as a task's in file.py:function, are copied beside the others and so sent to the nodes
+    by Flower; with `link` they are loaded from where they lie, for a federation on one machine.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder} is there already and not empty; choose a new folder")
+    settings = config.complete().model_dump()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        task, builder = _task_file(config.task["name"], link)
-        own = ":" in config.task["name"] and not link
-        settings = config.complete().model_dump()
-        if own:
-            settings["task"] = {**config.task, "name": f"{folder.absolute() / 'task.py'}:{builder}"}
+        own = _linked(settings) if link else _copied(settings, folder.absolute())
+        imports = "\n".join(f"from {module} import {name}" for module, name in own.names)
+        task, classes = own.names[0][1], [name for _, name in own.names[1:]]
+        nodes = f"{task}, own=[{', '.join(classes)}]" if classes else task
         files = {
+            **own.files,
             "pyproject.toml": _PYPROJECT.format(
                 name=_project_name(folder.name),
                 label=config.label,
                 task=config.task["name"].rpartition(":")[2],
                 options=to_toml({**OPTIONS, **options}),
             ),
-            "task.py": task,
-            "client_app.py": _CLIENT.format(builder=builder),
-            "server_app.py": _SERVER.format(builder=builder),
-            SETTINGS: to_toml(settings),
+            "client_app.py": _APP.format(
+                about="What runs at a node: local training of the clients that it hosts.",
+                kind="client",
+                imports=imports,
+                arguments=nodes,
+            ),
+            "server_app.py": _APP.format(
+                about="What runs at the server: rounds, averages, checkpoints.",
+                kind="server",
+                imports=f"from {own.names[0][0]} import {task}",
+                arguments=task,
+            ),
+            SETTINGS: to_toml(own.settings),
         }
+        folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -117,15 +122,64 @@ def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, li
     return folder / SETTINGS
 
 
-def _task_file(name: str, link: bool) -> tuple[str, str]:
-    """Return what task.py holds, and the name in it that stands for the task."""
-    if ":" not in name:
-        return _OURS.format(name=name), "build_task"
-    file, _, function = name.rpartition(":")
-    path = Path(file).expanduser().resolve()
-    if link:
-        return _LINK.format(place=f"{path}:{function}"), "build_task"
-    return path.read_text(encoding="utf-8"), function
+@dataclass(frozen=True)
+class _Own:
+    """What an app has of the user's: files, (module, name) of the task and then of classes, settings that name them."""
+
+    files: Mapping[str, str]
+    names: list[tuple[str, str]]
+    settings: Mapping[str, Any]
+
+
+def _linked(settings: Mapping[str, Any]) -> _Own:
+    """Load everything from where it lies."""
+    task, *others = _places(settings)
+    lines = [f"build_task = load({task!r})" if ":" in task else f'build_task = "{task}"']
+    lines += [f"{place.rpartition(':')[2]} = load({place!r})" for place in others]
+    names = [("task", "build_task"), *(("task", place.rpartition(":")[2]) for place in others)]
+    return _Own({"task.py": _LINK.format(names="\n".join(lines))}, names, settings)
+
+
+def _copied(settings: Mapping[str, Any], folder: Path) -> _Own:
+    """Copy the user's files: the task's is task.py, others keep their names after `own_`."""
+    task, *others = _places(settings)
+    files, names, modules, moved = {}, [], dict[str, str](), dict[str, str]()
+    if ":" not in task:
+        files["task.py"], names = _OURS.format(name=task), [("task", "build_task")]
+    for place in [task, *others]:
+        file, _, name = place.rpartition(":")
+        if not file:
+            continue
+        stem = re.sub(r"\W", "_", Path(file).stem)
+        module = modules.setdefault(file, f"own_{stem}" if names else "task")
+        files[f"{module}.py"] = Path(file).read_text(encoding="utf-8")
+        names.append((module, name))
+        moved[place] = f"{folder / module}.py:{name}"
+    return _Own(files, names, _renamed(settings, moved))
+
+
+def _places(settings: Mapping[str, Any]) -> list[str]:
+    """Return the task's name, and those in the algorithm's table that are file.py:Class, each once."""
+    return list(dict.fromkeys([settings["task"]["name"], *_own_names(settings["algorithm"])]))
+
+
+def _own_names(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        if ":" in str(value.get("name", "")):
+            yield value["name"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _own_names(part)
+
+
+def _renamed(value: Any, moved: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: moved.get(each, each) if key == "name" and isinstance(each, str) else _renamed(each, moved)
+            for key, each in value.items()
+        }
+    return [_renamed(part, moved) for part in value] if isinstance(value, list) else value
 
 
 def _project_name(text: str) -> str:

@@ -15,10 +15,8 @@ from fedgbo.federation.extras import require_flower
 from fedgbo.federation.secret_files import PUBLIC_FILE, check_private, private_folder, write_new
 
 AUTHORITY_DAYS = 3650
-LONGEST_DAYS = AUTHORITY_DAYS
 ALWAYS = ("localhost", LOOPBACK)  # so that commands on the server's own machine reach it
 SKEW = datetime.timedelta(minutes=10)  # between the clocks of the machines
-FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
 
 
 def make_certificates(folder: Path, hosts: Sequence[str] = (), days: int = 365) -> list[str]:
@@ -30,8 +28,8 @@ def make_certificates(folder: Path, hosts: Sequence[str] = (), days: int = 365) 
     require_flower()
     names = _names(hosts)
     whole("days", days)
-    if days > LONGEST_DAYS:
-        raise ConfigError(f"days must be at most {LONGEST_DAYS}, not {days}; the authority itself lasts no longer")
+    if days > AUTHORITY_DAYS:
+        raise ConfigError(f"days must be at most {AUTHORITY_DAYS}, not {days}; the authority itself lasts no longer")
     private_folder(folder)
     for name in ("server.crt", "server.key"):
         if (folder / name).exists():

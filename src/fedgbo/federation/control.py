@@ -51,13 +51,6 @@ class Control:
             raise
         return int(answer.node_id)
 
-    def online(self) -> int:
-        """Return how many nodes are connected."""
-        from flwr.proto.control_pb2 import ListNodesRequest
-
-        answer = self._ask(self.client.ListNodes, ListNodesRequest())
-        return sum(node.status == "online" for node in answer.nodes_info)
-
     def start(self, app: Path, config: Mapping[str, Any]) -> int:
         """Start a run of the app in a folder, with `config` over its own; return the run's number."""
         from flwr.cli.build import build_fab_from_disk

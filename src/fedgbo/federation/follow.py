@@ -15,6 +15,7 @@ from fedgbo.federation.secret_files import PRIVATE_FILE
 
 EVENT_SECONDS = 0.1  # between two looks at the events
 STATUS_SECONDS = 1.0  # between two questions to the SuperLink
+SILENT = "No heartbeat"  # what Flower says, after about a minute, of a server's app that was killed
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,13 @@ def follow(
         if not status.over:
             time.sleep(EVENT_SECONDS)
     completed = status.outcome == "completed" and digest is not None
-    return Ending(
-        completed, "" if completed else stopped or status.details or status.outcome or "it ended early", digest
-    )
+    return Ending(completed, "" if completed else stopped or _reason(status), digest)
+
+
+def _reason(status: Status) -> str:
+    if SILENT in status.details:
+        return f"the server's app died or was killed (Flower says: {status.details})"
+    return status.details or status.outcome or "it ended early"
 
 
 @contextmanager

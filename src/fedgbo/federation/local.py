@@ -9,8 +9,6 @@ federation.json
 """
 
 import json
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.federation.addresses import LOOPBACK, Address, free_ports
 from fedgbo.federation.app import SETTINGS, write_app
 from fedgbo.federation.certificates import make_certificates
 from fedgbo.federation.control import Control, control
+from fedgbo.federation.extras import require_flower
 from fedgbo.federation.node_keys import NodeFolder, make_node, read_public_key
 from fedgbo.federation.process import Process, stop
 from fedgbo.federation.secret_files import private_folder
@@ -87,9 +86,10 @@ class Running:
 
 def prepare(path: Path, config: RunConfig, nodes: int, options: Mapping[str, Any]) -> LocalFolder:
     """Write everything that a new federation needs, into a new folder that others cannot enter."""
+    require_flower()
     whole("nodes", nodes)
     if nodes > MOST_NODES:
-        raise RunFolderError(f"{nodes} nodes are too many for one machine; at most {MOST_NODES}")
+        raise ConfigError(f"{nodes} nodes are too many for one machine; at most {MOST_NODES}")
     folder = LocalFolder(path.absolute())
     if folder.path.exists() and (not folder.path.is_dir() or any(folder.path.iterdir())):
         raise RunFolderError(
@@ -144,20 +144,5 @@ def running(
             tell(f"{len(nodes)} nodes have joined")
             yield Running(to_server, processes, names)
     finally:
-        with _undisturbed():
-            stop(processes)
-            folder.server.forget()
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let no second Ctrl-C interrupt the end of the processes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        stop(processes)
+        folder.server.forget()

@@ -10,9 +10,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,9 +76,11 @@ class Process:
             time.sleep(POLL)
 
     def last_words(self) -> str:
-        """Return the last line of the log and where it lies, for messages."""
+        """Return how it ended, if it did, the last line of its log, and where that lies, for messages."""
         lines = [line.strip() for line in self.said().splitlines() if line.strip()]
-        return f"its last words: {lines[-1] if lines else '(none)'}; all of them: {self.log}"
+        code = self.popen.poll()
+        how = "" if code is None else f"killed by {signal.Signals(-code).name}, " if code < 0 else f"exit code {code}, "
+        return f"{how}its last words: {lines[-1] if lines else '(none)'}; all of them: {self.log}"
 
 
 def without_colours(text: str) -> str:
@@ -87,7 +90,11 @@ def without_colours(text: str) -> str:
 
 def stop(processes: Iterable[Process], seconds: float = GRACE) -> None:
     """End processes and all that they have started: asked first, killed when that takes too long."""
-    all_of_them = [one for process in processes for one in (process, *process.company)]
+    with _undisturbed():
+        _stop([one for process in processes for one in (process, *process.company)], seconds)
+
+
+def _stop(all_of_them: Sequence[Process], seconds: float) -> None:
     marks = marks_of(process.popen.pid for process in all_of_them)
     for process in all_of_them:
         if process.alive:
@@ -124,3 +131,17 @@ def _end_with(parent: int) -> Callable[[], None] | None:
             os._exit(1)
 
     return ask
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let no second Ctrl-C interrupt us."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

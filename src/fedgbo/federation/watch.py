@@ -7,6 +7,8 @@ from fedgbo.federation.process import Process
 
 _TELLING = (
     (re.compile(r"\[RUN \d+, ROUND (\d+)\]"), r"round \1"),
+    (re.compile(r"(this node cannot take part: .*)"), r"\1"),
+    (re.compile(r"(client \d+ in round \d+: .*)"), r"\1"),
     (re.compile(r"Connection attempt failed"), "the server does not answer; trying again"),
     (re.compile(r"Connection successful"), "the server answers again"),
 )

@@ -58,11 +58,11 @@ def read_update(
 def absurd(updates: Mapping[int, ClientResult], factor: float) -> dict[int, str]:
     """Return which updates are out of all proportion to the others', and a sentence on each.
 
-    A vector's norm is compared with the median of the norms of the other clients' vectors of that name. One update
-    alone has nothing to be compared with.
+    A vector's norm is compared with the median of the norms of the other clients' vectors of that name. Of two updates
+    nobody can say which one is absurd, and so it takes three.
     """
     found: dict[int, str] = {}
-    if factor == 0 or len(updates) < 2:
+    if factor == 0 or len(updates) < 3:
         return found
     norms = {client: _norms(result) for client, result in updates.items()}
     for client, own in norms.items():

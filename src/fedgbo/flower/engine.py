@@ -19,7 +19,6 @@ from fedgbo.engines.engine import Engine
 from fedgbo.engines.serial import CohortResult, gather
 from fedgbo.flower.events import Events
 from fedgbo.flower.exchange import Exchange, Outcome, Round
-from fedgbo.flower.node import model_digest
 from fedgbo.flower.options import Options
 from fedgbo.flower.order import Settings
 from fedgbo.flower.post import Post
@@ -54,7 +53,7 @@ class FlowerEngine:
         self.report: RoundReport | None = None
         self._local, self._settings, self._local_steps = local, settings, local_steps
         self._options, self._events = options, events
-        self.roster = Roster(post, settings, model_digest(local.task), options, events)
+        self.roster = Roster(post, settings, options, events)
         self._exchange = Exchange(post, self.roster, options, events)
         self._started = False
 
@@ -86,6 +85,7 @@ class FlowerEngine:
                 settings=settings,
                 down=record,
                 steps=dict(zip(chosen, steps_of(self._local_steps, chosen, t), strict=True)),
+                hosts={client: self.roster.clients[client] for client in chosen},
                 odd=odd,
                 names=asked(algorithm, steps[0]).up,
                 like=down.params,
@@ -93,7 +93,7 @@ class FlowerEngine:
             )
             self._events("round", round=t + 1, attempt=attempt, clients=chosen)
             sampled = time.perf_counter() - began
-            outcome = self._exchange.carry_out(work)
+            outcome = self._exchange.carry_out(work) if len(chosen) >= needed else Outcome()
             if len(outcome.updates) >= needed:
                 return self._mean(work, outcome, down, sampled)
             self._events(
@@ -158,7 +158,7 @@ class FlowerEngine:
         clients = sorted(outcome.updates)
         results, steps = [outcome.updates[client] for client in clients], [work.steps[client] for client in clients]
         if self._options.weighted:
-            weights = shares([self.roster.clients[client].samples for client in clients])
+            weights = shares([work.hosts[client].samples for client in clients])
             result = gather(weighted(results, weights), down, steps)
             result = replace(result, steps=float(np.average(steps, weights=weights)))
         else:

@@ -14,7 +14,7 @@ from fedgbo.flower.events import Events
 from fedgbo.flower.options import Options
 from fedgbo.flower.order import KEY, Order, Settings, to_config
 from fedgbo.flower.post import Letter, Post, pause
-from fedgbo.flower.roster import Roster
+from fedgbo.flower.roster import Hosted, Roster
 
 PATIENCE = 2  # deadlines for which a reply is looked out for, if only to say that it came too late
 
@@ -28,6 +28,7 @@ class Round:
     settings: Settings  # with the round's algorithm
     down: ArrayRecord  # made once, and the same for all nodes
     steps: Mapping[int, int]  # of each client that is asked, those first that the round would rather have
+    hosts: Mapping[int, Hosted]  # of each, as the roster has it now: a node may leave while its reply is on the way
     odd: int | None
     names: tuple[str, ...]  # of the vectors that come up
     like: Tensor  # a vector as each of them must be
@@ -68,14 +69,13 @@ class Exchange:
 
     def look(self) -> None:
         """Throw away what came too late, and see who is there."""
-        late = {key: one.letter for key, one in self._late.items()}
-        for letter, reply in self._post.fetch(late):
+        for letter, reply in self._post.fetch([late.letter for late in self._late.values()]):
             order = self._late.pop(letter.id).order
             if reply.content is not None:
                 for client in order.clients:
                     self._events("late", round=order.round + 1, client=client, node=letter.node)
         now = time.monotonic()
-        self._late = {key: one for key, one in self._late.items() if one.until > now}
+        self._late = {key: late for key, late in self._late.items() if late.until > now}
         self._roster.look()
 
     def carry_out(self, work: Round) -> Outcome:
@@ -86,9 +86,11 @@ class Exchange:
         sent = time.perf_counter()
         waiting = {key: letter for key, (letter, _) in orders.items()}
         while waiting and len(outcome.updates) < work.enough:
-            for letter, reply in self._post.fetch(waiting):
+            for letter, reply in self._post.fetch(waiting.values()):
                 del waiting[letter.id]
                 outcome.received_bytes += reply.bytes
+                if reply.gone:
+                    self._roster.forget(letter.node)
                 started = time.perf_counter()
                 self._read(work, orders[letter.id][1], letter, reply.content, reply.problem, outcome)
                 outcome.seconds["checking"] += time.perf_counter() - started
@@ -110,20 +112,19 @@ class Exchange:
         """Send each node one message with the work of all its clients."""
         by_node: dict[int, list[int]] = {}
         for client in work.steps:
-            by_node.setdefault(self._roster.clients[client].node, []).append(client)
-        orders: dict[str, tuple[Letter, Order]] = {}
-        for node, clients in by_node.items():
-            order = Order(work.t, work.attempt, clients, [work.steps[c] for c in clients], work.odd)
-            records = {"down": work.down, KEY: to_config(work.settings, order)}
-            patience = PATIENCE * self._options.deadline
-            letter = self._post.send(node, "train", records, patience, group=str(work.t + 1))
-            if letter is None:
-                self._name("dropped", work, clients, node, "Flower could not send it the round's work")
-                continue
-            orders[letter.id] = (letter, order)
-            outcome.asked += len(clients)
-            outcome.sent_bytes += letter.bytes
-        return orders
+            by_node.setdefault(work.hosts[client].node, []).append(client)
+        wanted = {
+            node: Order(work.t, work.attempt, clients, [work.steps[client] for client in clients], work.odd)
+            for node, clients in by_node.items()
+        }
+        records = {node: {"down": work.down, KEY: to_config(work.settings, order)} for node, order in wanted.items()}
+        letters = self._post.send("train", records, PATIENCE * self._options.deadline, group=str(work.t + 1))
+        for node, order in wanted.items():
+            if node not in letters:
+                self._name("dropped", work, order.clients, node, "Flower could not send it the round's work")
+        outcome.asked = sum(len(by_node[node]) for node in letters)
+        outcome.sent_bytes = sum(letter.bytes for letter in letters.values())
+        return {letter.id: (letter, wanted[node]) for node, letter in letters.items()}
 
     def _read(
         self, work: Round, order: Order, letter: Letter, content: RecordDict | None, problem: str, outcome: Outcome
@@ -149,7 +150,7 @@ class Exchange:
         """Take out what is out of all proportion, and what the round has no use for."""
         for client, reason in absurd(outcome.updates, self._options.max_norm).items():
             del outcome.updates[client]
-            self._name("rejected", work, [client], self._roster.clients[client].node, reason)
+            self._name("rejected", work, [client], work.hosts[client].node, reason)
         spare = [client for client in work.steps if client in outcome.updates][work.enough :]
         for client in spare:
             del outcome.updates[client]

@@ -2,7 +2,7 @@
 
 Clients have numbers, 0 to N - 1, the same in every round and run: random streams are named by them, never by Flower's
 node ids. A node's configuration says which are its own: `clients="0,3"`, or `partition-id=0 num-partitions=4` for every
-fourth client from client 0 on.
+fourth client from client 0 on. `device` is what they are trained on: cpu, which is the default, cuda, cuda:1 or auto.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ import torch
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import ConfigError
 from fedgbo.data.federated import FederatedData
+from fedgbo.engines.device import device_of
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
 from fedgbo.flower.order import Settings
@@ -49,7 +50,7 @@ def build_task(place: Place) -> Task:
     """Build the task."""
     arguments: dict[str, Any] = json.loads(place.arguments)
     if isinstance(place.builder, str):
-        task = build("task", {"name": place.builder, **arguments})
+        task = build("task", {**arguments, "name": place.builder})
     else:
         given = [json.loads(place.config)] if place.config else []
         task = place.builder(*given, **arguments)
@@ -74,6 +75,7 @@ class _Job:
     clients_per_round: int
     batch_size: int | None
     seed: int
+    device: str
     kind: str
     algorithm: FederatedAlgorithm = field(compare=False)
 
@@ -87,10 +89,12 @@ def _engine(job: _Job) -> Engine:
         clients_per_round=job.clients_per_round,
         batch_size=job.batch_size,
     )
-    return engine_for(task, job.algorithm, job.seed)
+    return engine_for(task, job.algorithm, job.seed, device=device_of(job.device))
 
 
-def engine_at(place: Place, hosted: list[int], settings: Settings, algorithm: FederatedAlgorithm) -> Engine:
+def engine_at(
+    place: Place, hosted: list[int], settings: Settings, algorithm: FederatedAlgorithm, device: str = "cpu"
+) -> Engine:
     """Return the engine that trains this place's clients: the same one in every round that it can serve."""
     all_here = task_at(place).data.clients == settings.clients
     return _engine(
@@ -101,6 +105,7 @@ def engine_at(place: Place, hosted: list[int], settings: Settings, algorithm: Fe
             clients_per_round=settings.clients_per_round,
             batch_size=settings.batch_size,
             seed=settings.seed,
+            device=device,
             kind=f"{type(algorithm)} {algorithm.terms}",
             algorithm=algorithm,
         )
@@ -124,10 +129,19 @@ def hosted_clients(config: Mapping[str, Any], clients: int) -> list[int]:
             raise ConfigError(f"node-config clients {config['clients']!r} must be within 0 ... {clients - 1}")
         return numbers
     if "partition-id" in config and "num-partitions" in config:
-        return list(range(int(config["partition-id"]), clients, int(config["num-partitions"])))
+        return list(range(clients)[_partition(config)])
     raise ConfigError(
         'node-config must say which clients this node hosts: clients="0,3", or partition-id=0 num-partitions=4'
     )
+
+
+def _partition(config: Mapping[str, Any]) -> slice:
+    first, step = config["partition-id"], config["num-partitions"]
+    if type(first) is not int or type(step) is not int:
+        raise ConfigError(f"partition-id and num-partitions must be whole numbers, not {first!r} and {step!r}")
+    if not 0 <= first < step:
+        raise ConfigError(f"partition-id must be 0 ... {step - 1}, as num-partitions is {step}, not {first}")
+    return slice(first, None, step)
 
 
 def spread(data: FederatedData, hosted: tuple[int, ...], clients: int) -> FederatedData:

@@ -19,7 +19,7 @@ class Options:
     wait: float = 120.0  # for nodes, at the start and when a round is tried again
     min_nodes: int = 0  # with which to begin; 0: with as many as it takes to host all clients
     weighted: bool = False  # mean by the clients' numbers of samples instead of the plain mean
-    max_norm: float = 10.0  # times the median of the others: an update whose norm is larger is rejected; 0: none is
+    max_norm: float = 100.0  # times the median of the others: an update whose norm is larger is rejected; 0: none is
     attempts: int = 3  # at a round, before the run stops (it can be resumed)
     poll: float = 0.1  # between looks for replies
 
@@ -46,7 +46,12 @@ class Options:
         return min(cohort_size, max(1, math.ceil(count)))
 
     @classmethod
+    def names(cls) -> dict[str, str]:
+        """Return the names of the options in an app's configuration, and ours."""
+        return {field.name.replace("_", "-"): field.name for field in fields(cls)}
+
+    @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Options":
         """Read the options among an app's configuration; what is not an option is passed over."""
-        names = {field.name.replace("_", "-"): field.name for field in fields(cls)}
+        names = cls.names()
         return cls(**{names[key]: value for key, value in config.items() if key in names})

@@ -7,7 +7,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord
 
-from fedgbo.core.errors import DataError
+from fedgbo import __version__
+from fedgbo.core.errors import ConfigError, DataError
 
 KEY = "fedgbo"  # of the record in every message of ours
 ACTION = "fedgbo"  # of the messages, so that an app may have other ones of its own
@@ -25,6 +26,7 @@ class Settings:
     clients_per_round: int  # M
     batch_size: int | None
     seed: int
+    model: str  # digest of the server's, see `model_digest`
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,15 @@ def to_config(settings: Settings, order: Order | None = None) -> ConfigRecord:
     return record
 
 
-def settings_in(record: ConfigRecord) -> Settings:
-    """Return the settings in a message."""
-    return Settings(**read_json(record, "settings"))
+def settings_in(record: Mapping[str, Any]) -> Settings:
+    """Return the settings in a message; raise ConfigError if they are from another version of fedgbo."""
+    content = read_json(record, "settings")
+    if (theirs := content.get("version")) != __version__:
+        raise ConfigError(f"the server has fedgbo {theirs}, this node {__version__}; install the same version on both")
+    return Settings(**content)
 
 
-def order_in(record: ConfigRecord) -> Order:
+def order_in(record: Mapping[str, Any]) -> Order:
     """Return the work in a message."""
     return Order(**read_json(record, "order"))
 

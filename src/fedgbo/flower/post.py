@@ -1,15 +1,29 @@
 """Messages to nodes and their replies. Each reply is told by the message that it answers, and counts once or never."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedgbo.core.errors import FederationError
 from fedgbo.flower.order import ACTION
 from fedgbo.flower.wire import wire_bytes
+
+MEANINGS = {
+    0: "the client failed",
+    1: "the client app cannot be loaded",
+    2: "the client app raised an error",
+    3: "no reply in time",
+    4: "the reply is gone",
+    5: "the node is gone",
+    8: "the client app crashed",
+}  # of Flower's error codes
+GONE = 5
 
 
 @dataclass(frozen=True)
@@ -28,57 +42,77 @@ class Reply:
     content: RecordDict | None
     problem: str = ""
     bytes: int = 0
+    gone: bool = False  # whether Flower says that the node is
 
 
 class Post:
-    """Sends and fetches one message at a time, so that one that cannot be read takes none of the others with it."""
+    """Sends all messages at once, so that what they share is sent once, and fetches replies one at a time.
+
+    A reply that cannot be read takes none of the others with it then.
+    """
 
     def __init__(self, grid: Grid) -> None:
-        self.grid = grid
+        self._grid = grid
 
-    def send(self, node: int, kind: str, records: Mapping[str, Any], seconds: float, group: str = "") -> Letter | None:
-        """Send a message that is to be answered within so many seconds; None if Flower did not take it."""
-        message = Message(RecordDict(dict(records)), node, f"{kind}.{ACTION}", ttl=seconds, group_id=group)
-        size = wire_bytes(message)
-        ids = list(self.grid.push_messages([message]))
-        return Letter(ids[0], node, size) if ids and ids[0] else None
+    def nodes(self) -> set[int]:
+        """Return the nodes that are connected."""
+        with _connected():
+            return set(self._grid.get_node_ids())
 
-    def fetch(self, letters: Mapping[str, Letter]) -> Iterator[tuple[Letter, Reply]]:
+    def send(
+        self, kind: str, records: Mapping[int, Mapping[str, Any]], seconds: float, group: str = ""
+    ) -> dict[int, Letter]:
+        """Send each node its records, to be answered within so many seconds; return the letters that Flower took."""
+        messages = [
+            Message(RecordDict(dict(content)), node, f"{kind}.{ACTION}", ttl=seconds, group_id=group)
+            for node, content in records.items()
+        ]
+        sizes = wire_bytes(messages)
+        with _connected():
+            taken = set(self._grid.push_messages(messages))
+        letters = [
+            Letter(message.metadata.message_id, message.metadata.dst_node_id, size)
+            for message, size in zip(messages, sizes, strict=True)
+        ]
+        return {letter.node: letter for letter in letters if letter.id in taken}
+
+    def fetch(self, letters: Iterable[Letter]) -> Iterator[tuple[Letter, Reply]]:
         """Yield the replies that have come to some letters."""
-        for letter in list(letters.values()):
+        for letter in list(letters):
             reply = self._fetch(letter)
             if reply is not None:
                 yield letter, reply
 
     def _fetch(self, letter: Letter) -> Reply | None:
         try:
-            messages = list(self.grid.pull_messages([letter.id]))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, UnicodeError) as error:
+            with _connected():
+                messages = list(self._grid.pull_messages([letter.id]))
+        except FederationError:
+            raise
+        except Exception as error:  # Flower puts the reply together from pieces that the node has made
             return Reply(None, f"the reply cannot be read: {type(error).__name__}: {str(error)[:200]}")
         answers = [message for message in messages if message.metadata.reply_to_message_id == letter.id]
         if not answers:
             return None
         first = answers[0]  # another one to the same message is a duplicate
         if first.has_error():
-            return Reply(None, f"{_meaning(first.error.code)}: {str(first.error.reason).strip()[-300:]}")
-        return Reply(first.content, bytes=wire_bytes(first))
-
-
-MEANINGS = {
-    0: "the client failed",
-    1: "the client app cannot be loaded",
-    2: "the client app raised an error",
-    3: "no reply in time",
-    4: "the reply is gone",
-    5: "the node is gone",
-    8: "the client app crashed",
-}
-
-
-def _meaning(code: int) -> str:
-    return MEANINGS.get(code, f"Flower's error {code}")
+            meaning = MEANINGS.get(first.error.code, f"Flower's error {first.error.code}")
+            reason = f"{meaning}: {str(first.error.reason).strip()[-300:]}"
+            return Reply(None, reason, gone=first.error.code == GONE)
+        return Reply(first.content, bytes=sum(wire_bytes([first])))
 
 
 def pause(seconds: float, until: float) -> None:
     """Sleep, but not beyond a time."""
     time.sleep(max(0.0, min(seconds, until - time.monotonic())))
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    """Say in our words that the SuperLink is gone."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise FederationError(
+            f"the connection to the SuperLink broke ({type(error).__name__}: {error}); start it, then resume the run"
+        ) from error

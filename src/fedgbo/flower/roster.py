@@ -28,12 +28,12 @@ class Hosted:
 class Roster:
     """Asks each new node who it is, once, and refuses those with another version or another model."""
 
-    def __init__(self, post: Post, settings: Settings, model: str, options: Options, events: Events) -> None:
+    def __init__(self, post: Post, settings: Settings, options: Options, events: Events) -> None:
         self.clients: dict[int, Hosted] = {}
-        self._post, self._settings, self._model = post, settings, model
-        self._options, self._events = options, events
+        self._post, self._settings, self._options, self._events = post, settings, options, events
         self._asked: dict[str, Letter] = {}
         self._known: set[int] = set()  # nodes that were asked, or have answered
+        self._offers: dict[int, dict[int, int]] = {}  # of each node, in the order they joined: clients and samples
         self._looked = float("-inf")
 
     @property
@@ -45,14 +45,13 @@ class Roster:
         """Ask new nodes who they are, forget those that are gone, and read the answers that have come."""
         if time.monotonic() - self._looked >= LOOK:
             self._looked = time.monotonic()
-            here = set(self._post.grid.get_node_ids())
+            here = self._post.nodes()
             self._forget(self._known - here)
-            for node in sorted(here - self._known):
-                letter = self._post.send(node, "query", {KEY: to_config(self._settings)}, self._options.wait)
-                if letter is not None:
-                    self._known.add(node)
-                    self._asked[letter.id] = letter
-        for letter, reply in self._post.fetch(self._asked):
+            question = {node: {KEY: to_config(self._settings)} for node in sorted(here - self._known)}
+            letters = self._post.send("query", question, self._options.wait) if question else {}
+            self._known |= set(letters)
+            self._asked |= {letter.id: letter for letter in letters.values()}
+        for letter, reply in self._post.fetch(self._asked.values()):
             del self._asked[letter.id]
             try:
                 if reply.content is None:
@@ -73,10 +72,23 @@ class Roster:
                 self._events("waiting", nodes=said, clients=len(self.clients), wanted=wanted)
             pause(self._options.poll, end)
 
+    def forget(self, node: int) -> None:
+        """Take a node off that is said to be gone; if it is there at the next look, it is asked again who it is."""
+        self._forget({node})
+        self._looked = float("-inf")
+
     def _forget(self, gone: set[int]) -> None:
         self._known -= gone
         self._asked = {key: letter for key, letter in self._asked.items() if letter.node not in gone}
-        self.clients = {client: hosted for client, hosted in self.clients.items() if hosted.node not in gone}
+        self._offers = {node: offer for node, offer in self._offers.items() if node not in gone}
+        self._settle()
+
+    def _settle(self) -> None:
+        """Give each client to the first node that said it hosts it."""
+        self.clients = {}
+        for node, offer in self._offers.items():
+            for client, samples in offer.items():
+                self.clients.setdefault(client, Hosted(node, samples))
 
     def _join(self, node: int, content: RecordDict) -> None:
         """Let a node take part, or raise DataError with the reason why not."""
@@ -86,17 +98,18 @@ class Roster:
             raise DataError(f"it has fedgbo {str(answer.get('version'))[:40]}, the server {ours}; install the same")
         if "error" in answer:
             raise DataError(str(answer["error"])[:500])
-        if answer.get("model") != self._model:
+        if answer.get("model") != self._settings.model:
             raise DataError("its model has other parameters (names, shapes or types) than the server's")
-        for client, samples in self._places(answer).items():
+        offer = self._offer(answer)
+        for client in offer:
             if client in self.clients:
                 self._events("duplicate", client=client, node=node, kept=self.clients[client].node)
-            else:
-                self.clients[client] = Hosted(node, samples)
-        own = sorted(client for client, hosted in self.clients.items() if hosted.node == node)
-        self._events("joined", node=node, clients=own)
+        self._offers[node] = offer
+        self._settle()
+        self._events("joined", node=node, clients=[c for c in offer if self.clients[c].node == node])
 
-    def _places(self, answer: Mapping[str, Any]) -> dict[int, int]:
+    def _offer(self, answer: Mapping[str, Any]) -> dict[int, int]:
+        """Return the clients that a node says it hosts, with their numbers of samples."""
         clients, samples = answer.get("clients"), answer.get("samples")
         if not isinstance(clients, list) or not isinstance(samples, list) or len(clients) != len(samples):
             raise DataError("it does not say which clients it hosts")

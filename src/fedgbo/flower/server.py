@@ -11,15 +11,17 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import ValidationError
 
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core.errors import ConfigError, unknown
 from fedgbo.experiments.request import read_request
 from fedgbo.flower.node import Place, TaskBuilder, build_task
 from fedgbo.flower.options import Options
 from fedgbo.flower.strategy import Strategy
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.describe import build
+from fedgbo.runs.describe import find
 from fedgbo.runs.execute import read_config
 from fedgbo.tasks.task import Task
+
+OWN = ("run-folder", "settings", "resume", "clients")  # besides the options
 
 
 def server_app(task: TaskBuilder | None = None, **defaults: Any) -> ServerApp:
@@ -29,11 +31,15 @@ def server_app(task: TaskBuilder | None = None, **defaults: Any) -> ServerApp:
     TOML file as `fedgbo run` takes), resume, clients, and the options. `defaults` are for what it leaves open, with
     underscores: `server_app(my_task, deadline=600, min_nodes=4)`.
     """
-    app = ServerApp()
+    app, known = ServerApp(), {*OWN, *Options.names()}
+    given = {key.replace("_", "-"): value for key, value in defaults.items()}
+    for key in given:
+        if key not in known:
+            raise ConfigError(unknown("option of a server app", key, known))
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        start(grid, task, {**{key.replace("_", "-"): value for key, value in defaults.items()}, **context.run_config})
+        start(grid, task, {**given, **context.run_config})
 
     return app
 
@@ -52,9 +58,9 @@ def start(grid: Grid, task: TaskBuilder | None, config: Mapping[str, Any]) -> No
             "the app's configuration must name the file of the run's settings, e.g. settings=/srv/my.toml"
         )
     arguments = {key: value for key, value in described.task.items() if key != "name"}
-    built = build("task", described.task) if task is None else build_task(Place.of(task, arguments, config))
+    builder = find("task", described.task["name"]) if task is None else task
     strategy = Strategy(
-        described.fitted(_with_clients(built, config)),
+        described.fitted(_with_clients(build_task(Place.of(builder, arguments, config)), config)),
         described.build_algorithm(),
         local_steps=described.build_local_steps(),
         seed=described.seed,

@@ -9,13 +9,13 @@ from flwr.serverapp import Grid
 
 from fedgbo import __version__
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.errors import FedGBOError
 from fedgbo.core.schedule import at_round
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
 from fedgbo.engines.team import Team
 from fedgbo.flower.engine import FlowerEngine
 from fedgbo.flower.events import Events
+from fedgbo.flower.node import model_digest
 from fedgbo.flower.options import Options
 from fedgbo.flower.order import Settings
 from fedgbo.flower.post import Post
@@ -111,7 +111,7 @@ class Strategy:
                 engine_maker=make,
                 save_seconds=0.0,
             )
-        except (FedGBOError, KeyboardInterrupt) as error:
+        except BaseException as error:  # whatever ends it, those who watch are told
             events("stopped", reason=str(error) or type(error).__name__)
             raise
         events("finished", round=result.history[-1].round, digest=digest(result.state.tensors()))
@@ -126,4 +126,5 @@ class Strategy:
             clients_per_round=self.task.cohort_size,
             batch_size=self.task.batch_size,
             seed=self.seed,
+            model=model_digest(self.task),
         )

@@ -37,10 +37,20 @@ def from_record(record: ArrayRecord, names: Iterable[str], like: Tensor) -> Stat
     return State.of_tensors({name: _from_array(name, record[name], like) for name in wanted})
 
 
-def wire_bytes(message: Message) -> int:
-    """Return the bytes that a message takes on the wire: all the pieces that Flower cuts it into."""
+def wire_bytes(messages: Iterable[Message]) -> list[int]:
+    """Return the bytes that each message takes on the wire: all the pieces that Flower cuts it into.
+
+    A piece that several messages share, as the model is, goes from the server app to the SuperLink once, and from there
+    to each node. It is counted for each.
+    """
+    known: dict[str, int] = {}
+    totals = []
     with no_object_id_recompute():
-        return sum(len(piece.deflate()) for piece in get_all_nested_objects(message).values())
+        for message in messages:
+            pieces = get_all_nested_objects(message)
+            known |= {key: len(piece.deflate()) for key, piece in pieces.items() if key not in known}
+            totals.append(sum(known[key] for key in pieces))
+    return totals
 
 
 def _to_array(tensor: Tensor) -> Array:

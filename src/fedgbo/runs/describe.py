@@ -31,8 +31,18 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
 _KIND_OF_SLOT = {"optimiser": "optimiser", "client": "optimiser", "server": "optimiser", "objective": "objective"}
 
 
-def find(kind: str, name: str) -> Any:
-    """Return what `name` stands for: an entry of the catalogue, or a class or function in the user's file."""
+Own = Mapping[str, Any]  # classes of the user's by their names
+
+
+def find(kind: str, name: str, own: Own | None = None) -> Any:
+    """Return what `name` stands for: an entry of the catalogue, or a class or function in the user's file.
+
+    With `own`, no file is loaded, whatever the name says: file.py:Class must be among these classes.
+    """
+    if ":" in name and own is not None:
+        if (short := name.rpartition(":")[2]) not in own:
+            raise ConfigError(f"the {kind} {short} is not known here (own ones known: {', '.join(own) or 'none'})")
+        return own[short]
     if ":" in name:
         return load(name)
     catalogue = CATALOGUES[kind]
@@ -42,18 +52,18 @@ def find(kind: str, name: str) -> Any:
     return catalogue[name.lower()]
 
 
-def build(kind: str, table: Mapping[str, Any]) -> Any:
-    """Build what the table describes."""
+def build(kind: str, table: Mapping[str, Any], own: Own | None = None) -> Any:
+    """Build what the table describes; for `own` see `find`."""
     arguments = dict(table)
     name = arguments.pop("name", None)
     if not isinstance(name, str):
         raise ConfigError(f"{kind} needs a name (known: {', '.join(sorted(CATALOGUES[kind]))})")
-    maker = find(kind, name)
+    maker = find(kind, name, own)
     accepted = parameters(maker)
     for key, value in arguments.items():
         if key not in accepted:
             raise ConfigError(f"{kind} {name}: " + unknown("setting", key, accepted))
-        arguments[key] = _build_argument(key, value)
+        arguments[key] = _build_argument(key, value, own)
     missing = [key for key, needed in accepted.items() if needed and key not in arguments]
     if missing:
         raise ConfigError(f"{kind} {name} needs {', '.join(missing)}")
@@ -121,9 +131,9 @@ def load(place: str) -> Any:
     return getattr(module, name)
 
 
-def _build_argument(key: str, value: Any) -> Any:
+def _build_argument(key: str, value: Any, own: Own | None) -> Any:
     if isinstance(value, list):
-        return [_build_argument(key, part) for part in value]
+        return [_build_argument(key, part, own) for part in value]
     if not isinstance(value, Mapping):
         return value
-    return build(_KIND_OF_SLOT.get(key, "schedule"), value)
+    return build(_KIND_OF_SLOT.get(key, "schedule"), value, own)

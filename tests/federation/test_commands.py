@@ -1,0 +1,170 @@
+"""The commands, in this process and as real ones."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgbo.cli.main import app
+from fedgbo.federation.addresses import free_ports
+from fedgbo.federation.certificates import make_certificates
+from fedgbo.federation.digests import digest_of, simulated
+from fedgbo.federation.node_keys import make_node
+from fedgbo.federation.process import Process
+from fedgbo.federation.server_folder import ServerFolder
+from fedgbo.federation.tree import marks_of
+from fedgbo.federation.watch import NodeWatch
+from tests.cli.test_processes import wait_for
+
+
+def call(*args):
+    return CliRunner().invoke(app, ["federation", *map(str, args)])
+
+
+def test_certs_key_and_new_say_what_to_do_next(tmp_path):
+    made = call("certs", tmp_path / "server", "--host", "fl.example.org")
+    assert made.stdout == f"{tmp_path / 'server' / 'ca.crt'}\n"
+    assert "valid for fl.example.org, localhost, 127.0.0.1; give ca.crt, and nothing else" in made.stderr
+    made = call("key", tmp_path / "hospital-a")
+    assert made.stdout == f"{tmp_path / 'hospital-a' / 'hospital-a.pub'}\n"
+    made = call("new", tmp_path / "app", "--task", "digits", "--algorithm", "fedavg", "--rounds", 3, "-c", "deadline=9")
+    assert made.stdout == f"{tmp_path / 'app'}\n"
+    assert f"fedgbo run {tmp_path / 'app' / 'settings.toml'}" in made.stderr
+    assert "deadline = 9" in (tmp_path / "app" / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (["register", "nowhere", "k.pub"], 2, "there is no public key k.pub"),
+        (["serve", "nowhere"], 4, "lacks ca.crt, server.crt, server.key; make them with: fedgbo federation certs"),
+        (["serve", "nowhere", "--insecure", "--host", "0.0.0.0"], 2, "without TLS the server may listen on this"),
+        (
+            ["join", "there", "--node", "a", "--ca", "ca.crt", "--clients", "0"],
+            2,
+            "'there' is no address; give host:port",
+        ),
+        (["join", "127.0.0.1:1", "--node", "a", "--clients", "0"], 2, "give the federation's authority with --ca"),
+        (
+            ["join", "127.0.0.1:1", "--node", "a", "--ca", "c"],
+            2,
+            "say which of the federation's clients this node hosts",
+        ),
+        (["join", "127.0.0.1:1", "--node", "a", "--ca", "c", "--clients", "x"], 2, "--clients must be numbers"),
+        (["join", "127.0.0.1:1", "--node", "a", "--ca", "c", "-c", "x"], 2, "'x' must be key=value"),
+        (["run", "nowhere", "noapp"], 2, "there is no file noapp/settings.toml"),
+        (
+            ["up", "--resume", "nowhere", "--task", "digits"],
+            2,
+            "--resume goes on with the settings that the federation has",
+        ),
+        (["up", "--nodes", "0"], 2, "nodes must be a whole number of at least 1"),
+        (["up", "--nodes", "1000"], 2, "1000 nodes are too many for one machine"),
+        (["up", "-c", "dedline=3"], 2, "did you mean 'deadline'?"),
+        (["digest", "nowhere"], 4, "nowhere is not a run folder"),
+    ],
+)
+def test_what_cannot_be_is_said(tmp_path, monkeypatch, args, code, message):
+    monkeypatch.chdir(tmp_path)
+    done = call(*args)
+    assert (done.exit_code, message in done.stderr) == (code, True), done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_listening_to_the_world_comes_with_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgbo.cli.federation_run.start_superlink", lambda *args, **more: 1 / 0)
+    done = call("serve", tmp_path, "--host", "0.0.0.0")
+    assert "0.0.0.0:8000 can be reached from other machines" in done.stderr
+    assert "whoever reaches it can register nodes and start runs" in done.stderr
+    assert "warning" not in call("serve", tmp_path).stderr
+
+
+def test_a_port_that_is_taken(tmp_path):
+    import socket
+
+    make_certificates(tmp_path / "server")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = call("serve", tmp_path / "server", "--port", taken.getsockname()[1])
+    assert done.exit_code == 2
+    assert "cannot listen on 127.0.0.1:" in done.stderr
+
+
+def test_a_node_tells_what_its_log_tells(tmp_path):
+    program = "print('[RUN 1, ROUND 3]\\n[RUN 1, ROUND 3]\\nConnection attempt failed, x')\n"
+    program += "print('this node cannot take part: the server has fedgbo 2, this node 1', end='')"
+    process = Process.start("it", [sys.executable, "-c", program], {}, tmp_path / "log")
+    watch = NodeWatch(process)
+    process.popen.wait()
+    assert list(watch.new()) == ["round 3", "the server does not answer; trying again"]  # the last line is not whole
+    with process.log.open("a") as more:
+        more.write("; install the same version on both\n")
+    assert list(watch.new()) == [
+        "this node cannot take part: the server has fedgbo 2, this node 1; install the same version on both"
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("federation")
+def test_refusals_at_the_client_as_its_person_sees_them(federation, tmp_path):
+    server = federation.folder.server
+    make_node(tmp_path / "stranger")
+    make_certificates(tmp_path / "other")
+
+    def join(*args):
+        command = [sys.executable, "-m", "fedgbo", "federation", "join", str(server.address()), "--clients", "0"]
+        command += ["--node", str(tmp_path / "stranger"), *map(str, args)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    for args, message in (
+        (["--ca", server.ca], "refused: the server at 127.0.0.1"),
+        (["--ca", tmp_path / "other" / "ca.crt"], "was not signed by the authority in"),
+        (["--insecure"], "speaks TLS only, and this client was told to speak without"),
+    ):
+        done = join(*args)
+        assert (done.returncode, message in done.stderr) == (7, True), done.stderr
+        assert "Traceback" not in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("federation")
+def test_new_and_run_on_a_server_that_runs(federation, task_file, tmp_path):
+    """A task of the user's own goes to the nodes inside the app."""
+    settings = ["--algorithm", "fedgbo", "--optimiser", "sgdm", "lr=0.1", "beta=0.9", "--rounds", 1, "local_steps=2"]
+    assert call("new", tmp_path / "app", "--task", f"{task_file}:small", *settings).exit_code == 0
+    done = call("run", federation.folder.server.path, tmp_path / "app", "--out", tmp_path / "run", "--check")
+    assert done.exit_code == 0, done.stderr
+    assert "round 1 of 1 done" in done.stderr
+    assert done.stdout.endswith("the same, bit for bit\n")
+    assert digest_of(tmp_path / "run") == simulated(tmp_path / "run")
+    assert call("digest", tmp_path / "run", "--json").exit_code == 0
+    again = call("run", federation.folder.server.path, tmp_path / "app", "--out", tmp_path / "run")
+    assert again.exit_code == 2
+    assert f"go on with it with --resume {tmp_path / 'run'}" in again.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("federation")
+def test_a_server_remembers_its_nodes(tmp_path):
+    server, node = ServerFolder(tmp_path / "server"), make_node(tmp_path / "hospital-a")
+    make_certificates(server.path)
+    for said in ("registered as", "was registered before"):
+        command = [sys.executable, "-m", "fedgbo", "federation", "serve", str(server.path)]
+        process = subprocess.Popen(
+            [*command, "--port", str(free_ports(1)[0])], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+        try:
+            wait_for(lambda process=process: (server.path / "server.json").exists() or process.poll() is not None, 120)
+            done = call("register", server.path, node.public_key)
+            assert f"hospital-a: {said}" in done.stdout, done.stderr
+            marks = marks_of([process.pid])
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode == 0, err
+        assert "registered nodes are remembered" in err
+        assert not any(mark.alive for mark in marks)
+    assert "no server runs from" in call("register", server.path, node.public_key).stderr

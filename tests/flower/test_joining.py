@@ -1,0 +1,132 @@
+"""Nodes that come, come late, come twice, or do not fit."""
+
+import dataclasses
+import json
+import time
+
+import pytest
+from flwr.app import ConfigRecord
+
+import fedgbo
+from fedgbo.core.errors import FederationError
+from fedgbo.flower import client_app
+from fedgbo.flower.order import KEY
+from tests.flower.federations import QUICK, events, everyone, federate, nodes, simulate, told
+from tests.flower.grids import LocalGrid
+
+
+def test_nobody_connects(tmp_path):
+    with pytest.raises(FederationError, match=r"0 nodes joined within 0\.2 s, and it takes 1; start the nodes"):
+        federate(everyone, grid=LocalGrid([]), out=tmp_path / "run")
+    assert events(tmp_path / "run", "waiting")[0]["nodes"] == 0
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "interrupted"
+
+
+def test_fewer_nodes_than_asked_for():
+    options = dataclasses.replace(QUICK, min_nodes=4)
+    with pytest.raises(FederationError, match="2 nodes joined within"):
+        federate(everyone, grid=LocalGrid(nodes(everyone, 6)[:2]), options=options)
+
+
+def test_a_node_that_comes_later_takes_part(tmp_path):
+    grid = LocalGrid(nodes(everyone, 6)[:5])
+    app = nodes(everyone, 6)[5]
+
+    def come(progress):
+        if progress.ledger.round == 1:
+            grid.nodes[6] = app
+            time.sleep(1.05)  # nodes are looked for once a second
+
+    federate(everyone, grid=grid, rounds=4, out=tmp_path / "run", callbacks=[come])
+    took_part = [event["took_part"] for event in events(tmp_path / "run", "done_round")]
+    assert took_part[0] == [0, 1, 2, 3, 4]
+    assert took_part[-1] == [0, 1, 2, 3, 4, 5]
+    assert events(tmp_path / "run", "dropped")[0]["reason"] == "no node hosts it now"
+
+
+def test_a_client_that_two_nodes_host_is_the_first_ones(tmp_path):
+    homes = [*nodes(everyone, 3), (client_app(everyone), {"clients": "0"})]
+    result = federate(everyone, grid=LocalGrid(homes), out=tmp_path / "run")
+    assert told(result) == told(simulate(everyone))
+    (twice,) = events(tmp_path / "run", "duplicate")
+    assert (twice["client"], twice["node"], twice["kept"]) == (0, 4, 1)
+    assert [event["clients"] for event in events(tmp_path / "run", "joined")] == [[0, 3], [1, 4], [2, 5], []]
+
+
+def test_the_second_host_of_a_client_takes_over_when_the_first_leaves(tmp_path):
+    homes = [(client_app(everyone), {"clients": "0,1,2"}), *[(client_app(everyone), {"clients": "0,1,2,3,4,5"})] * 2]
+    grid = LocalGrid(homes)
+
+    def leave(progress):
+        if progress.ledger.round == 1:
+            del grid.nodes[1]
+            time.sleep(1.05)  # nodes are looked for once a second
+
+    federate(everyone, grid=grid, rounds=2, out=tmp_path / "run", callbacks=[leave])
+    work = [message for message in grid.sent if message.metadata.message_type.startswith("train")]
+    assert [message.metadata.dst_node_id for message in work] == [1, 2, 2]
+    took_part = [event["took_part"] for event in events(tmp_path / "run", "done_round")]
+    assert took_part == [[0, 1, 2, 3, 4, 5]] * 2
+
+
+def introduced(**more):
+    """A grid whose first node says other things of itself."""
+
+    def meddle(reply, node):
+        if node == 1 and reply.metadata.message_type.startswith("query"):
+            answer = json.loads(reply.content[KEY]["answer"]) | more
+            reply.content[KEY] = ConfigRecord({"answer": json.dumps(answer)})
+        return reply
+
+    return LocalGrid(nodes(everyone, 6), meddle)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"version": "0.0.1"}, "it has fedgbo 0.0.1, the server"),
+        ({"model": "other"}, "its model has other parameters"),
+        ({"clients": [6]}, "it says it hosts a client 6, and there are 6"),
+        ({"clients": ["0"]}, "it says it hosts a client 0"),
+        ({"clients": None}, "does not say which clients"),
+        ({"samples": [0]}, "client 0 has 0 samples"),
+        ({"samples": [-3]}, "client 0 has -3 samples"),
+        ({"samples": [float("nan")]}, "client 0 has nan samples"),
+        ({"samples": [10**15]}, "samples"),
+        ({"error": "no data here"}, "no data here"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_refused_at_join(more, reason, tmp_path):
+    federate(everyone, grid=introduced(**more), rounds=1, out=tmp_path / "run")
+    (refused,) = events(tmp_path / "run", "refused")
+    assert refused["node"] == 1
+    assert reason in refused["reason"]
+    assert events(tmp_path / "run", "done_round")[0]["took_part"] == [1, 2, 3, 4, 5]
+
+
+def test_a_node_with_another_version_says_so_at_the_node(monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr("fedgbo.flower.strategy.__version__", "9.9")
+    with pytest.raises(FederationError, match="0 nodes joined"):
+        federate(everyone, out=tmp_path / "run")
+    assert "this node cannot take part" in caplog.text
+    assert "the server has fedgbo 9.9" in caplog.text
+    assert len(events(tmp_path / "run", "refused")) == 3
+
+
+def test_a_node_without_the_device_it_names(tmp_path):
+    homes = [*nodes(everyone)[:2], (client_app(everyone), {"clients": "2,5", "device": "cuda:77"})]
+    federate(everyone, grid=LocalGrid(homes), rounds=1, out=tmp_path / "run")
+    assert "there is no device cuda:77 here" in events(tmp_path / "run", "refused")[0]["reason"]
+
+
+class Own(fedgbo.FedAvg):
+    """An algorithm of the user's."""
+
+
+def test_a_node_loads_no_file_that_the_server_names(tmp_path):
+    algorithm = Own(fedgbo.SGD(lr=0.1))
+    with pytest.raises(FederationError):
+        federate(everyone, algorithm, out=tmp_path / "run")
+    assert "the algorithm Own is not known here" in events(tmp_path / "run", "refused")[0]["reason"]
+    homes = [(client_app(everyone, own=[Own]), {"partition-id": i, "num-partitions": 3}) for i in range(3)]
+    assert told(federate(everyone, algorithm, grid=LocalGrid(homes))) == told(simulate(everyone, algorithm))

@@ -1,0 +1,134 @@
+"""Clients that fail, lie or send garbage: each costs its own update, is named with the reason, and no more."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array
+
+import fedgbo
+from fedgbo.engines.serial import SerialEngine, Work
+from tests.conftest import make_task
+from tests.flower.federations import GBO, QUICK, events, everyone, federate, nodes, simulate, told
+from tests.flower.grids import LocalGrid
+from tests.flower.meddling import answering, empty, meddled, raises, saying, scaled, with_array, without
+
+P = sum(parameter.numel() for parameter in everyone().model().parameters())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (with_array("params", np.full(P, np.nan, np.float32)), "params has a NaN or an infinity"),
+        (with_array("params", np.full(P, -np.inf, np.float32)), "params has a NaN or an infinity"),
+        (with_array("params", np.zeros(P + 1, np.float32)), "shape"),
+        (with_array("params", np.zeros(1, np.float32)), "shape"),  # it would broadcast
+        (with_array("params", np.zeros(P, np.float64)), "type float64"),
+        (with_array("params", Array("float32", (P,), "numpy.ndarray", b"garbage")), "no npy array"),
+        (with_array("stats.m", np.zeros(P, np.float32)), r"an extra stats\.m"),
+        (without("params"), "lacks params"),
+        (scaled(1e6), "times the median of the others"),
+        (saying(loss=float("nan")), "training loss is nan"),
+        (saying(loss="much"), "training loss is much"),
+        (saying(samples=-1), "used -1 samples"),
+        (saying(samples=1e9), "used 1000000000.0 samples"),
+        (answering("{"), "no JSON"),
+        (answering("[" * 100_000), "no JSON"),
+        (answering('{"round": 7, "attempt": 0, "clients": {}}'), "for another round"),
+        (answering('{"round": 0, "attempt": 0, "clients": {}}'), "does not have this client's update"),
+        (answering('{"round": 0, "attempt": 0, "clients": 3}'), "does not say which clients"),
+        (empty, "no readable 'answer'"),
+    ],
+)
+def test_an_update_that_is_not_sound_is_rejected_by_name_and_the_round_goes_on(change, reason, tmp_path):
+    result = federate(everyone, grid=meddled(change), rounds=1, out=tmp_path / "run")
+    (rejected,) = events(tmp_path / "run", "rejected")
+    assert (rejected["round"], rejected["client"], rejected["node"]) == (1, 0, 1)
+    assert reason.replace("\\", "") in rejected["reason"]
+    (done,) = events(tmp_path / "run", "done_round")
+    assert done["took_part"] == [1, 2, 3, 4, 5]
+    assert told(result)[0] == told(without_client_zero())[0]
+
+
+def without_client_zero():
+    """What the other five clients alone give."""
+    task = everyone()
+    engine = SerialEngine(task, GBO, seed=0)
+    state = GBO.init(engine.initial_params)
+    result = engine.train(GBO, GBO.broadcast(state), [1, 2, 3, 4, 5], [2] * 5, 0)
+    state = GBO.server_update(state, result.mean, result.steps).to(torch.float32)
+    return fedgbo.Result(task, state, [])
+
+
+def test_a_round_without_some_clients_is_booked_as_it_was(tmp_path):
+    result = federate(everyone, grid=meddled(empty), rounds=1, out=tmp_path / "run")
+    whole = simulate(everyone, rounds=1).history[-1]
+    mine = result.history[-1]
+    assert mine.upload_bytes == whole.upload_bytes * 5 / 6
+    assert mine.flops == pytest.approx(whole.flops * 5 / 6)
+    assert mine.download_bytes == whole.download_bytes  # the model went to all six
+
+
+class Broken(torch.nn.Linear):
+    """Fails on samples that are all above 100."""
+
+    def forward(self, inputs):
+        if bool((inputs > 100).all()):
+            raise RuntimeError(f"secret {inputs[0]}")
+        return super().forward(inputs)
+
+
+def one_breaks():
+    task = make_task(clients=6, batch_size=4, model=lambda: Broken(3, 2))
+    task.data.train.inputs[36:48] = 200.0  # client 3's
+    return task
+
+
+def test_one_client_of_a_node_that_fails_costs_none_of_the_others_and_tells_no_data(tmp_path):
+    federate(one_breaks, grid=LocalGrid(nodes(one_breaks, 2)), rounds=1, out=tmp_path / "run")
+    (dropped,) = events(tmp_path / "run", "dropped")
+    assert dropped["client"] == 3
+    assert dropped["reason"] == "its training failed: RuntimeError; the node's log says more"
+    assert events(tmp_path / "run", "done_round")[0]["took_part"] == [0, 1, 2, 4, 5]
+
+
+def test_the_mean_by_samples_is_that_of_validated_counts(tmp_path):
+    task = lopsided()
+    options = dataclasses.replace(QUICK, weighted=True)
+    ours = federate(lopsided, fedgbo.FedAvg(fedgbo.SGD(lr=0.1)), options=options, rounds=1)
+    algorithm = fedgbo.FedAvg(fedgbo.SGD(lr=0.1))
+    engine = SerialEngine(task, algorithm, seed=0)
+    work = Work(algorithm, fedgbo.State(engine.initial_params), 0)
+    ups = [engine.train_client(engine.model, work, c, 2).up.params.double() for c in range(3)]
+    mean = (1 * ups[0] + 2 * ups[1] + 5 * ups[2]) / 8
+    assert torch.allclose(ours.params.double(), engine.initial_params - mean, atol=1e-7)
+
+
+def lopsided():
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(n, 3)), rng.integers(0, 2, n)) for n in (4, 8, 20)]
+    data = fedgbo.FederatedData.from_clients(train=pairs, test=pairs[0])
+    return fedgbo.Task("lopsided", data, lambda: torch.nn.Linear(3, 2), None, 4)
+
+
+def test_a_client_that_raises_or_dies_is_dropped(tmp_path):
+    federate(everyone, grid=meddled(raises), rounds=2, out=tmp_path / "run")
+    dropped = events(tmp_path / "run", "dropped")
+    assert [(event["round"], event["client"]) for event in dropped] == [(1, 0), (2, 0)]
+    assert "the client app raised an error: RuntimeError: no such patient" in dropped[0]["reason"]
+
+
+def test_a_reply_that_flower_cannot_put_together_costs_that_node_only(tmp_path):
+    grid, pull = meddled(lambda reply: reply), LocalGrid.pull_messages
+
+    def breaking(self, ids):
+        replies = pull(self, ids)
+        if any(r.metadata.src_node_id == 1 and r.metadata.message_type.startswith("train") for r in replies):
+            raise ValueError("Unexpected set of `children`")
+        return replies
+
+    grid.pull_messages = breaking.__get__(grid)
+    federate(everyone, grid=grid, rounds=1, out=tmp_path / "run")
+    (dropped,) = events(tmp_path / "run", "dropped")
+    assert "the reply cannot be read: ValueError" in dropped["reason"]
