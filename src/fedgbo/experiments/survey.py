@@ -61,11 +61,14 @@ def clear(places: Sequence[Place]) -> tuple[list[Place], list[str]]:
             cleared.append(place)
             continue
         try:
-            aside = set_aside(place.path)
+            found, aside = set_aside(place.path, place.config)
         except FolderBusyError:  # it looked damaged because a process is just writing it
             cleared.append(replace(place, find=Find("begun")))
             continue
-        said.append(f"damaged, set aside as {aside.name}, and done anew: {place.find.reason}")
+        if aside is None:  # another experiment has put it right meanwhile
+            cleared.append(replace(place, find=found))
+            continue
+        said.append(f"damaged, set aside as {aside.name}, and done anew: {found.reason}")
         cleared.append(replace(place, find=Find("missing")))
     return cleared, said
 
