@@ -173,6 +173,14 @@ def test_folders_and_files_that_cannot_be_used(place):
     assert "jobs must be a whole number" in call(place, "twelve.toml", "--jobs", 0, code=2).stderr
 
 
+def test_without_altair_there_are_the_numbers_and_how_to_get_it(place, whole, monkeypatch):
+    monkeypatch.setitem(sys.modules, "altair", None)
+    done = call(place, "twelve.toml", "--out", whole)
+    assert "pip install 'fedgbo[charts]'" in done.stderr
+    assert "wrote" in done.stdout
+    assert "twelve-curves.csv" in done.stdout
+
+
 def test_the_example_of_the_documentation_runs(place):
     page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
     (place / "example.toml").write_text(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])

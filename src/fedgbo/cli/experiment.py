@@ -87,7 +87,7 @@ def carry_out(
     for config in {str(job.config.task): job.config for job in todo}.values():
         config.build_task()  # what is wrong with the data is said before the first run, not in the middle
     if not quiet:
-        err.print(*map(escape, experiment.notes), f"{experiment.name}: {_tally(places)}", sep="\n")
+        err.print(*map(escape, [*experiment.notes, f"{experiment.name}: {_tally(places)}"]), sep="\n")
     try:
         with many_runs(todo, quiet) as tell:
             failed = run_jobs(todo, workers, tell) if todo else {}
@@ -151,7 +151,7 @@ def save_picture(
         chart = panel_chart(curves, experiment.title, said, value, factor)
         return [numbers, *save_chart(chart, path, ("png", "svg", "pdf"))]
     except MissingExtraError as error:
-        err.print(str(error))
+        err.print(escape(str(error)))
         return [numbers]
 
 
