@@ -164,6 +164,18 @@ def test_a_run_that_fails_does_not_keep_the_others_from_running(place, my_file):
     assert "nothing" in done.stdout
 
 
+def test_a_process_that_is_killed_does_not_keep_the_others_from_running(place, my_file):
+    lines = ["class Killed(Nothing):", "    def client_update(self, down, client):", "        import os"]
+    my_file.write_text(my_file.read_text() + "\n\n" + "\n".join([*lines, "        os.kill(os.getpid(), 9)"]) + "\n")
+    killed, nothing = f"{my_file}:Killed", f"{my_file}:Nothing"
+    grid = f'tasks = "{my_file}:small"\nalgorithms = ["{killed}", "{nothing}"]\nseeds = 4\nrounds = 2\n'
+    (place / "killed.toml").write_text(f'{grid}[[exclude]]\nalgorithms = "{killed}"\nseeds = [1, 2, 3]\n')
+    done = call(place, "killed.toml", "--out", place / "process", "--jobs", 2, code=1)
+    assert re.search(r"failed: small-killed-K10-T2-seed0-\w+: its process died, .*the same command again", done.stderr)
+    finished = list((place / "process" / "runs").glob("small-nothing-*/status.json"))
+    assert len(finished) >= 3  # of four: one ran beside the one that was killed
+
+
 def test_folders_and_files_that_cannot_be_used(place):
     (place / "file").touch()
     assert "is a file; choose a folder" in call(place, "twelve.toml", "--out", place / "file", code=4).stderr
