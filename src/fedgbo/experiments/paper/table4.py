@@ -10,7 +10,7 @@ from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.paper.measured import Key, algorithm_title, by_key, lost, titles
 from fedgbo.experiments.paper.published import PaperTask, rows
 from fedgbo.experiments.paper.table7 import significant
-from fedgbo.experiments.survey import Results
+from fedgbo.experiments.survey import Results, heading
 from fedgbo.reports.costs import PAIRED, accuracy_cell, paired_cells
 from fedgbo.reports.load import Group
 from fedgbo.reports.summary import Effort, Row, summarise
@@ -41,7 +41,7 @@ def table4(results: Results, experiment: Experiment) -> Table:
         lines += _task_lines(name, task, groups, diverged)
     return Table(
         name="table4",
-        title=experiment.heading,
+        title=heading(experiment, results),
         columns=COLUMNS,
         rows=tuple(lines),
         labels=2,
