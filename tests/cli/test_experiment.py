@@ -132,6 +132,8 @@ def test_divergence_is_an_error_unless_it_is_expected(place):
     assert "diverged: digits-fedavg-K10-T2-seed0-" in done.stdout
     row = next(row for row in json.loads((place / "wild" / "wild.json").read_text())["rows"] if "1e+30" in str(row))
     assert row["Best accuracy (%)"]["ours"] == "diverged"
+    for kind in (".md", ".csv", ".tex", ".json", ".svg", "-curves.csv"):
+        assert "1 of 2 runs diverged (in no mean)" in (place / "wild" / f"wild{kind}").read_text(), kind
     (place / "wild.toml").write_text("allow_divergence = true\n" + text)
     again = call(place, "wild.toml", "--out", place / "wild")
     assert "2 runs: 1 finished, 1 diverged" in again.stderr
@@ -164,6 +166,18 @@ def test_a_run_that_fails_does_not_keep_the_others_from_running(place, my_file):
     assert "nothing" in done.stdout
 
 
+def test_a_process_that_is_killed_does_not_keep_the_others_from_running(place, my_file):
+    lines = ["class Killed(Nothing):", "    def client_update(self, down, client):", "        import os"]
+    my_file.write_text(my_file.read_text() + "\n\n" + "\n".join([*lines, "        os.kill(os.getpid(), 9)"]) + "\n")
+    killed, nothing = f"{my_file}:Killed", f"{my_file}:Nothing"
+    grid = f'tasks = "{my_file}:small"\nalgorithms = ["{killed}", "{nothing}"]\nseeds = 4\nrounds = 2\n'
+    (place / "killed.toml").write_text(f'{grid}[[exclude]]\nalgorithms = "{killed}"\nseeds = [1, 2, 3]\n')
+    done = call(place, "killed.toml", "--out", place / "process", "--jobs", 2, code=1)
+    assert re.search(r"failed: small-killed-K10-T2-seed0-\w+: its process died, .*the same command again", done.stderr)
+    finished = list((place / "process" / "runs").glob("small-nothing-*/status.json"))
+    assert len(finished) >= 3  # of four: one ran beside the one that was killed
+
+
 def test_folders_and_files_that_cannot_be_used(place):
     (place / "file").touch()
     assert "is a file; choose a folder" in call(place, "twelve.toml", "--out", place / "file", code=4).stderr
@@ -171,6 +185,14 @@ def test_folders_and_files_that_cannot_be_used(place):
     assert "cannot make the folder" in below.stderr
     assert "there is no file" in call(place, "none.toml", code=2).stderr
     assert "jobs must be a whole number" in call(place, "twelve.toml", "--jobs", 0, code=2).stderr
+
+
+def test_without_altair_there_are_the_numbers_and_how_to_get_it(place, whole, monkeypatch):
+    monkeypatch.setitem(sys.modules, "altair", None)
+    done = call(place, "twelve.toml", "--out", whole)
+    assert "pip install 'fedgbo[charts]'" in done.stderr
+    assert "wrote" in done.stdout
+    assert "twelve-curves.csv" in done.stdout
 
 
 def test_the_example_of_the_documentation_runs(place):

@@ -4,8 +4,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedgbo.cli.paper import app
-from fedgbo.experiments.paper import TABLES
+from fedgbo.cli.paper import app, plain
+from fedgbo.experiments.paper import TABLES, Cell, Table
 
 
 def invoke(*arguments: str) -> str:
@@ -57,3 +57,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
 
 def test_an_unknown_format_is_refused():
     assert CliRunner().invoke(app, ["table1", "--format", "yaml"]).exit_code == 2
+
+
+@pytest.mark.parametrize("title", ["FedGBO [beta]", "a[/b]"])
+def test_what_a_user_calls_his_tables_is_no_markup(title):
+    made = plain(Table("x", title, ("Accuracy [test]",), ((Cell("1"),),)))
+    assert title in made
+    assert "Accuracy [test]" in made

@@ -74,3 +74,9 @@ def test_the_papers_experiments(name, runs):
 def test_table_4_takes_its_runs_from_figure_2():
     figure, table = (paper_experiment(name, Changes()).configs for name in ("figure2", "table4"))
     assert all(config in figure for config in table)
+
+
+def test_a_part_of_it_is_said():
+    made = paper_experiment("table4", Changes(), ["sent140"], ["sgdm"])
+    assert made.heading == "Table 4: best accuracy and its cost, K = 10, SGDm; only sent140, sgdm"
+    assert made.file_name == "table4-sent140-sgdm"

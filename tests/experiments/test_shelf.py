@@ -13,7 +13,7 @@ from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute
 from fedgbo.runs.folder import RunFolder
 
-GRID = {"algorithms": "fedavg", "seeds": 1, "rounds": 2, "lr": 0.1, "batch_size": 2, "clients_per_round": 2}
+GRID = {"algorithms": "fedavg", "seeds": 1, "rounds": 2, "lr": 1.0, "batch_size": 2, "clients_per_round": 2}
 EXPERIMENT = make_experiment(GRID, "e", Changes(overrides=("local_steps=1", "test_samples=10")))
 CONFIG = EXPERIMENT.configs[0]
 
@@ -87,6 +87,9 @@ DAMAGES = {
     "holds another run: its seed is 5, not 0": lambda path: edit(
         path / "run.json", lambda c: c["config"].update(seed=5)
     ),
+    "holds another run: its algorithm is": lambda path: edit(  # 1 for 1.0
+        path / "run.json", lambda c: c["config"]["algorithm"]["optimiser"].update(lr=1)
+    ),
     "status.json cannot be read": lambda path: (path / "status.json").write_bytes(b"\xff"),
     "its status is None": lambda path: (path / "status.json").write_text("{}"),
     "line 1 is damaged: accuracy must be a number": first_record(accuracy="high"),
@@ -129,10 +132,24 @@ def test_a_checkpoint_with_wrong_numbers_is_damaged(path):
 
 
 def test_the_next_one_gets_the_next_number_and_files_are_set_aside_too(path):
-    assert set_aside(path).name.endswith(".damaged-1")
+    (path / "run.json").write_text("{")
+    assert set_aside(path, CONFIG)[1].name.endswith(".damaged-1")
     path.write_text("no folder")
     assert look(path, CONFIG).state == "damaged"
-    assert set_aside(path).name.endswith(".damaged-2")
+    assert set_aside(path, CONFIG)[1].name.endswith(".damaged-2")
+
+
+def test_what_another_experiment_has_put_right_meanwhile_stays(out, path):
+    (path / "run.json").write_text("{")
+    ours, ours_too = survey(EXPERIMENT, out), survey(EXPERIMENT, out)
+    clear(survey(EXPERIMENT, out))  # theirs: set aside
+    places, said = clear(ours)
+    assert ([place.find.state for place in places], said) == (["missing"], [])
+    execute(CONFIG, path)  # and done anew
+    places, said = clear(ours_too)
+    assert ([place.find.state for place in places], said) == (["finished"], [])
+    assert look(path, CONFIG).state == "finished"
+    assert len(list(path.parent.iterdir())) == 2
 
 
 def test_a_folder_in_use_is_left_where_it_is(out, path):
@@ -140,8 +157,8 @@ def test_a_folder_in_use_is_left_where_it_is(out, path):
     writer = RunFolder(path)
     writer.lock()
     with pytest.raises(FolderBusyError):
-        set_aside(path)
+        set_aside(path, CONFIG)
     places, said = clear(survey(EXPERIMENT, out))
     assert ([place.find.state for place in places], said) == (["begun"], [])
     writer.close()
-    assert set_aside(path).exists()
+    assert set_aside(path, CONFIG)[1].exists()

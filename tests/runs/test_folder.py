@@ -144,3 +144,22 @@ def test_a_crash_while_writing_leaves_the_last_good_checkpoint(finished, monkeyp
         finished.save(before)
     assert Checkpoint.load(finished.checkpoints()[-1]).ledger == before.ledger
     assert not [p for p in (finished.path / "checkpoints").iterdir() if p.name.startswith(".")]
+
+
+def test_a_run_that_another_process_ended_meanwhile_is_not_begun_again(tmp_path):
+    path = tmp_path / "run"
+    path.mkdir()
+    other = RunFolder(path)
+    other.lock()  # it found the folder empty, as we shall
+
+    def end():
+        (path / "run.json").write_text("theirs")
+        other.close()
+
+    later = threading.Timer(0.05, end)  # while we wait for the lock
+    later.start()
+    with pytest.raises(fedgbo.RunFolderError, match="already holds a run"):
+        RunFolder.create(path, {})
+    later.join()
+    assert (path / "run.json").read_text() == "theirs"
+    assert not RunFolder(path).in_use()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from fedgbo.cli.console import clean_errors, err, out
 from fedgbo.cli.experiment import show_table
@@ -83,7 +84,7 @@ def compare(
             raise RunFolderError(f"no run finished: {next(iter(failed.values()))}")
         _report(group_runs(loaded), folder, task, as_json, time.monotonic() - began)
         for number, reason in failed.items():
-            err.print(f"[bold red]left out:[/] {todo[number].out.name}: {reason}")
+            err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {reason}')}")
         if failed:
             sys.exit(1)
 
@@ -96,7 +97,7 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, sec
         files = save_chart(accuracy_chart(groups, f"{task}: test accuracy"), folder / "accuracy")
     except MissingExtraError as error:
         files = []
-        err.print(str(error))
+        err.print(escape(str(error)))
     if as_json:
         out.print_json(content)
         return

@@ -19,7 +19,7 @@ from fedgbo.experiments.experiment import Experiment, read_experiment
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.shelf import State
 from fedgbo.experiments.summary import Section, sections, summary_table
-from fedgbo.experiments.survey import Place, Results, clear, results, survey
+from fedgbo.experiments.survey import Place, Results, clear, heading, results, survey
 from fedgbo.reports.chart import bands, save_chart
 from fedgbo.reports.curves import Curve, curve, curves_csv
 from fedgbo.reports.panels import panel_chart
@@ -59,10 +59,10 @@ def experiment(
             return
         made = sections(found)
         if any(section.groups for section in made):
-            table = summary_table(made, asked.name, asked.heading)
+            table = summary_table(made, asked.name, heading(asked, found))
             show_table(table)
             files = save_table(table, to / asked.file_name)
-            show_files([*files, *save_picture(_curves(made), asked, to, "test accuracy (%)", 100)])
+            show_files([*files, *save_picture(_curves(made), asked, found, to, "test accuracy (%)", 100)])
         end(asked, found)
 
 
@@ -87,7 +87,7 @@ def carry_out(
     for config in {str(job.config.task): job.config for job in todo}.values():
         config.build_task()  # what is wrong with the data is said before the first run, not in the middle
     if not quiet:
-        err.print(*map(escape, experiment.notes), f"{experiment.name}: {_tally(places)}", sep="\n")
+        err.print(*map(escape, [*experiment.notes, f"{experiment.name}: {_tally(places)}"]), sep="\n")
     try:
         with many_runs(todo, quiet) as tell:
             failed = run_jobs(todo, workers, tell) if todo else {}
@@ -137,6 +137,7 @@ def save_table(table: Table, path: Path) -> list[Path]:
 def save_picture(
     curves: Sequence[Curve],
     experiment: Experiment,
+    found: Results,
     to: Path,
     value: str,
     factor: float = 1.0,
@@ -145,13 +146,13 @@ def save_picture(
     """Write curves as a picture and as numbers; return the files. Without altair there are the numbers."""
     path = to / experiment.file_name
     numbers = path.with_name(f"{path.name}-curves.csv")
-    write_atomic(numbers, curves_csv(curves, experiment.heading, names).encode())
-    said = [*experiment.words, bands(max(line.seeds for line in curves))]
+    write_atomic(numbers, curves_csv(curves, heading(experiment, found), names).encode())
+    said = [*experiment.words, *found.lacking, bands(max(line.seeds for line in curves))]
     try:
         chart = panel_chart(curves, experiment.title, said, value, factor)
         return [numbers, *save_chart(chart, path, ("png", "svg", "pdf"))]
     except MissingExtraError as error:
-        err.print(str(error))
+        err.print(escape(str(error)))
         return [numbers]
 
 

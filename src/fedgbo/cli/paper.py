@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -38,10 +39,10 @@ OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="A fil
 
 def rich_table(table: Table) -> RichTable:
     """Lay a table out for the terminal: the printed value beside ours, differences in colour and with a footnote."""
-    grid = RichTable(title=table.title, title_justify="left", show_lines=table.stacked)
+    grid = RichTable(title=escape(table.title), title_justify="left", show_lines=table.stacked)
     for i, column in enumerate(table.columns):
         numbers = any(row[i].ours[:1].isdigit() for row in table.rows)
-        grid.add_column(column, justify="right" if numbers else "left")
+        grid.add_column(escape(column), justify="right" if numbers else "left")
     previous = ""
     for row in table.rows:
         if table.labels > 1 and previous not in ("", row[0].ours):

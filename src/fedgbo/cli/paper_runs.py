@@ -77,7 +77,7 @@ def _command(name: str, about: str, present: Callable[[Results, Experiment, Path
 def _drawing(figure: Figure) -> Callable[[Results, Experiment, Path], None]:
     def draw(found: Results, asked: Experiment, to: Path) -> None:
         curves = figure.curves(found)
-        show_files(save_picture(curves, asked, to, figure.value, figure.factor, figure.names))
+        show_files(save_picture(curves, asked, found, to, figure.value, figure.factor, figure.names))
 
     return draw
 

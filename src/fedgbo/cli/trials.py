@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 import optuna
+from rich.markup import escape
 from rich.status import Status
 
 from fedgbo.cli.console import err, out, quantity
@@ -31,7 +32,8 @@ class Show:
         self._status = Status("", console=err) if err.is_terminal and not quiet else None
         if not quiet:
             many = f"{plan.trials} trials" if plan.budget is None else f"{plan.budget} rounds"
-            err.print(f"{plan.search}: {many} of {plan.trial_rounds} rounds each, {workers} at a time, into {folder}")
+            told = f"{plan.search}: {many} of {plan.trial_rounds} rounds each, {workers} at a time, into {folder}"
+            err.print(escape(told))
 
     def __enter__(self) -> "Show":
         if self._status:
@@ -73,7 +75,7 @@ def report(study: optuna.Study, plan: Plan, folder: Path, as_json: bool, seconds
         files = save_chart(_chart(found, plan, what), folder / "sensitivity")
     except MissingExtraError as error:
         files = []
-        err.print(str(error))
+        err.print(escape(str(error)))
     if as_json:
         out.print_json(json.dumps(summary))
         return
@@ -81,10 +83,10 @@ def report(study: optuna.Study, plan: Plan, folder: Path, as_json: bool, seconds
     for warning in edges(plan, best):
         err.print(f"[bold yellow]note:[/] {warning}")
     out.print(_spent(found, seconds))
-    out.print(f"preset   {folder / 'preset.csv'}\ntrials   {folder / 'trials.csv'}")
+    out.print(escape(f"preset   {folder / 'preset.csv'}\ntrials   {folder / 'trials.csv'}"))
     for file in files:
-        out.print(f"picture  {file}")
-    out.print(f"use it: {_command(plan, folder)}")
+        out.print(escape(f"picture  {file}"))
+    out.print(escape(f"use it: {_command(plan, folder)}"))
 
 
 def _line(tried: Tried) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from fedgbo.cli.console import clean_errors, err
 from fedgbo.core.checks import whole
@@ -120,6 +121,6 @@ def _carry_out(
         with Show(plan, folder, workers, quiet) as show:
             done = search(plan, folder, storage or local_url(folder), name, workers, show)
     except KeyboardInterrupt:
-        err.print(f"stopped; go on by the same command with --out {folder}")
+        err.print(escape(f"stopped; go on by the same command with --out {folder}"))
         sys.exit(130)
     report(done, plan, folder, as_json, time.monotonic() - began)

@@ -12,6 +12,7 @@ import typer
 from rich import box
 from rich.console import Group
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -61,7 +62,7 @@ def _follow(follower: Follower, folder: Path, every: float) -> None:
 
 
 def _table(views: Sequence[View], folder: Path, now: float) -> Table:
-    table = Table(title=f"runs in {folder}", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=escape(f"runs in {folder}"), title_justify="left", box=box.SIMPLE_HEAD)
     for name in ("run", "task", "algorithm"):
         table.add_column(name)
     for name in ("seed", "round", "accuracy", "best", "s/round", "ends"):

@@ -45,7 +45,8 @@ class Changes:
             said.append(f"scale {self.scale:g}: {rounds} rounds, {seeds} seeds, at most {samples} test samples")
             texts = {c.task["samples"] for c in configs if c.task["name"] in SIZED}
             said += [f"shorter texts: {_all(texts)} samples a client"] if texts else []
-        return said + ([f"changed: {', '.join(self.overrides)}"] if self.overrides else [])
+        said += [f"changed: {', '.join(self.overrides)}"] if self.overrides else []
+        return said + ([f"only {', '.join(self.only)}"] if self.only else [])
 
     @property
     def suffix(self) -> str:

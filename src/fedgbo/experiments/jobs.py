@@ -7,10 +7,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context, parent_process
@@ -64,33 +64,58 @@ class Interrupted(KeyboardInterrupt):
 def run_jobs(jobs: Sequence[Job], workers: int, tell: Callable[[News], None]) -> dict[int, str]:
     """Run all jobs, and return by number how those ended that did not finish.
 
-    A run that diverges or fails does not keep the others from running. Ctrl-C stops all runs at their next round,
-    with a checkpoint each, and then raises KeyboardInterrupt. One at a time needs no other process.
+    A run that diverges, fails or is killed does not keep the others from running. Ctrl-C stops all runs at their next
+    round, with a checkpoint each, and then raises KeyboardInterrupt. One at a time needs no other process.
     """
     if workers == 1:
         return _run_here(jobs, tell)
+    failed: dict[int, str] = {}
+    left = dict(enumerate(jobs))
+    while left:
+        ended = _run_there(left, workers, tell)
+        failed |= {number: how for number, how in ended.items() if how != "finished"}
+        left = {number: job for number, job in left.items() if number not in ended}
+    return failed
+
+
+def _run_there(jobs: Mapping[int, Job], workers: int, tell: Callable[[News], None]) -> dict[int, str]:
+    """Run jobs in processes, and return how they ended: all or, if a process died, those that had their turn.
+
+    A pool does not say whose process died, but jobs have their turn in order: it was one of the first of those left.
+    """
     context = get_context("spawn")  # a fork would copy torch's threads in an undefined state
     news: Queue[News] = context.Queue()
     stop = context.Event()
-    failed: dict[int, str] = {}
+    ended: dict[int, str] = {}
+    cut_off: list[int] = []
     threads = max(1, cores() // workers)  # for each run
+
+    def note(number: int, how: str) -> None:
+        ended[number] = how
+        tell(News(number, 0, 0, None, how))
+
     with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, threads)) as pool:
-        with _ctrl_c_ignored():
-            waiting = {pool.submit(_work, number, job): number for number, job in enumerate(jobs)}
+        waiting: dict[Future[str], int] = {}
+        with _ctrl_c_ignored(), suppress(BrokenProcessPool):  # one may die before all are in the queue
+            for number, job in jobs.items():
+                waiting[pool.submit(_work, number, job)] = number
+        cut_off += [number for number in jobs if number not in waiting.values()]
         try:
             while waiting:
                 _pass_on(news, tell)
                 for future in [future for future in waiting if future.done()]:
-                    ended = _outcome(future.result)
-                    if ended != "finished":
-                        failed[waiting[future]] = ended
                     _pass_on(news, tell, wait=False)
-                    tell(News(waiting.pop(future), 0, 0, None, ended))
+                    if isinstance(future.exception(), BrokenProcessPool):
+                        cut_off.append(waiting.pop(future))
+                    else:
+                        note(waiting.pop(future), _outcome(future.result))
         except KeyboardInterrupt:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return failed
+    for number in sorted(cut_off)[:workers]:
+        note(number, "its process died, or one beside it (out of memory?); run the same command again to go on")
+    return ended
 
 
 def _run_here(jobs: Sequence[Job], tell: Callable[[News], None]) -> dict[int, str]:
@@ -129,8 +154,6 @@ def _pass_on(news: "Queue[News]", tell: Callable[[News], None], wait: bool = Tru
 def _outcome(result: Callable[[], str]) -> str:
     try:
         return result()
-    except BrokenProcessPool:
-        return "its process died (out of memory?); run the same command again to go on"
     except Exception as error:  # a mistake in a user's own file, or in ours, must not keep the other runs from running
         return f"{type(error).__name__}: {error}"
 

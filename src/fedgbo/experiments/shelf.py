@@ -61,16 +61,25 @@ def look(path: Path, config: RunConfig) -> Find:
         return Find("damaged", f"{path} cannot be read: {error.strerror}")
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a damaged folder to <name>.damaged-<n>; raise FolderBusyError if a process is writing into it."""
+def set_aside(path: Path, config: RunConfig) -> tuple[Find, Path | None]:
+    """Look once more, with the folder claimed, and rename it to <name>.damaged-<n> if it is damaged still.
+
+    Another experiment may have found the same, and done the run anew: return what is there now, and where it went.
+    Raise FolderBusyError if a process is writing into it.
+    """
     folder = RunFolder(path)
-    if path.is_dir():
-        folder.lock()
     try:
+        if path.is_dir():
+            folder.lock()
+        found = look(path, config)
+        if found.state != "damaged":
+            return found, None
         number = 1
         while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
             number += 1
-        return path.rename(aside)
+        return found, path.rename(aside)
+    except FileNotFoundError:  # another experiment has just set it aside
+        return Find("missing"), None
     except OSError as error:
         raise RunFolderError(f"{path} is damaged and cannot be renamed: {error.strerror}; move it away") from error
     finally:
@@ -81,10 +90,12 @@ def _look(path: Path, config: RunConfig) -> Find:
     run, folder = load_run(path), RunFolder(path)
     if identity(run.config) != identity(config):
         ours, theirs = config.model_dump(), run.config.model_dump()
-        key = next(key for key in ours if ours[key] != theirs[key])
+        key = next(key for key in ours if json.dumps(ours[key]) != json.dumps(theirs[key]))  # 1 is not 1.0
         raise RunFolderError(f"{path} holds another run: its {key} is {theirs[key]!r}, not {ours[key]!r}")
     _, problems = folder.latest()
     ended = folder.status().get("status")  # as written down: load_run says "running" of any folder that a process holds
+    if not isinstance(ended, str):
+        raise RunFolderError(f"{path / 'status.json'} is damaged: its status is {ended!r}")
     if ended not in ("finished", "diverged"):
         return Find("begun", "; ".join(problems))
     if problems:

@@ -39,6 +39,13 @@ class Results:
     failed: tuple[tuple[Place, str], ...]  # and why
     set_aside: tuple[str, ...] = ()  # damaged folders that were found in place of runs
 
+    @property
+    def lacking(self) -> list[str]:
+        """Say how many runs are in no mean, and so in no picture: what is left may look better than the whole."""
+        total = len(self.finished) + len(self.diverged) + len(self.failed)
+        said = [f"{len(self.diverged)} of {total} runs diverged (in no mean)"] if self.diverged else []
+        return said + ([f"{len(self.failed)} of {total} runs failed (missing)"] if self.failed else [])
+
 
 def survey(experiment: Experiment, out: Path) -> list[Place]:
     """Look at the place of every run; the folders are shared by all experiments in `out`."""
@@ -61,11 +68,14 @@ def clear(places: Sequence[Place]) -> tuple[list[Place], list[str]]:
             cleared.append(place)
             continue
         try:
-            aside = set_aside(place.path)
+            found, aside = set_aside(place.path, place.config)
         except FolderBusyError:  # it looked damaged because a process is just writing it
             cleared.append(replace(place, find=Find("begun")))
             continue
-        said.append(f"damaged, set aside as {aside.name}, and done anew: {place.find.reason}")
+        if aside is None:  # another experiment has put it right meanwhile
+            cleared.append(replace(place, find=found))
+            continue
+        said.append(f"damaged, set aside as {aside.name}, and done anew: {found.reason}")
         cleared.append(replace(place, find=Find("missing")))
     return cleared, said
 
@@ -83,6 +93,11 @@ def results(experiment: Experiment, out: Path, reasons: dict[Path, str], said: S
         else:
             failed.append((place, reasons.get(place.path) or place.find.reason or place.find.state))
     return Results(tuple(finished), tuple(diverged), tuple(failed), tuple(said))
+
+
+def heading(experiment: Experiment, found: Results) -> str:
+    """Return the title of a table or picture, with all that makes it less than what the file says."""
+    return "; ".join([experiment.heading, *found.lacking])
 
 
 def _cut(run: RunData, rounds: int) -> RunData:

@@ -41,24 +41,22 @@ class RunFolder:
         folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            held = contents(path)
+            folder._must_be_empty()
         except OSError as error:
             raise RunFolderError(
                 f"cannot make the output folder {path}: {error.strerror}; choose another place"
             ) from error
-        if "run.json" in held:
-            raise RunFolderError(
-                f"{path} already holds a run; go on with it (fedgbo resume {path}) or choose another folder"
-            )
-        if held:
-            raise RunFolderError(f"{path} is not empty (it holds {held[0]}); choose a new or empty folder")
         try:
             folder.lock()
+            folder._must_be_empty()  # still: another process may have done this very run while we waited for the lock
             (path / "checkpoints").mkdir(exist_ok=True)
             about = {"format": FORMAT, "config": dict(config), "versions": versions()}
             write_atomic(path / "run.json", _json(about))
         except OSError as error:
             raise RunFolderError(f"cannot write into {path}: {error.strerror}; choose another place") from error
+        except RunFolderError:
+            folder.close()
+            raise
         return folder
 
     @classmethod
@@ -170,6 +168,15 @@ class RunFolder:
         if problems:
             raise RunFolderError("; ".join(problems) + "; no older checkpoint is left: start the run anew")
         return None, []
+
+    def _must_be_empty(self) -> None:
+        held = contents(self.path)
+        if "run.json" in held:
+            raise RunFolderError(
+                f"{self.path} already holds a run; go on with it (fedgbo resume {self.path}) or choose another folder"
+            )
+        if held:
+            raise RunFolderError(f"{self.path} is not empty (it holds {held[0]}); choose a new or empty folder")
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.path / name

@@ -99,6 +99,27 @@ def test_an_interrupted_trial_goes_on_and_gives_the_same(tmp_path):
     assert (cut.taken_up, cut.lost_rounds, whole.taken_up) == (1, 0, 0)
 
 
+def test_a_damaged_run_is_named_set_aside_and_done_anew(tmp_path):
+    plan = small_plan("lr=0.3,0.1", task="small")
+    seen = []
+
+    def interrupt(progress):
+        seen.append(progress)
+        if len(seen) == 8:  # in the second seed
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out_all(plan, tmp_path / "cut", interrupt)
+    first = tmp_path / "cut" / "trials" / "0000" / "seed100"
+    (first / "metrics.jsonl").write_text("garbage\n")
+    with pytest.raises(RunFolderError, match=r"set aside as .*seed100.damaged-1: .*line 1 is damaged.*; repeat"):
+        carry_out_all(plan, tmp_path / "cut")
+    cut = outcome_of(carry_out_all(plan, tmp_path / "cut"), plan)
+    whole = outcome_of(carry_out_all(plan, tmp_path / "whole"), plan)
+    assert [(t.settings, t.score) for t in cut.tried] == [(t.settings, t.score) for t in whole.tried]
+    assert (first.parent / "seed100.damaged-1" / "metrics.jsonl").read_text() == "garbage\n"
+
+
 def test_rounds_that_are_lost_are_counted(tmp_path):
     plan = small_plan("lr=0.3,0.1", task="small", rounds=6, trials=1)
     study = small_study(plan, tmp_path)

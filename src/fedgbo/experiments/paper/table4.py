@@ -10,7 +10,7 @@ from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.paper.measured import Key, algorithm_title, by_key, lost, titles
 from fedgbo.experiments.paper.published import PaperTask, rows
 from fedgbo.experiments.paper.table7 import significant
-from fedgbo.experiments.survey import Results
+from fedgbo.experiments.survey import Results, heading
 from fedgbo.reports.costs import PAIRED, accuracy_cell, paired_cells
 from fedgbo.reports.load import Group
 from fedgbo.reports.summary import Effort, Row, summarise
@@ -41,7 +41,7 @@ def table4(results: Results, experiment: Experiment) -> Table:
         lines += _task_lines(name, task, groups, diverged)
     return Table(
         name="table4",
-        title=experiment.heading,
+        title=heading(experiment, results),
         columns=COLUMNS,
         rows=tuple(lines),
         labels=2,
@@ -53,8 +53,8 @@ def table4(results: Results, experiment: Experiment) -> Table:
 def upload_text(upload_bytes: float) -> str:
     """Write an upload in GiB as the paper does.
 
-    >>> upload_text(112.4 * 2**30), upload_text(7.55 * 2**30)
-    ('112', '7.5')
+    >>> upload_text(112.4 * 2**30), upload_text(7.55 * 2**30), upload_text(2**20)
+    ('112', '7.5', '0.00098')
     """
     return _rounded(upload_bytes / 2**30, least=1)
 
@@ -124,4 +124,5 @@ def _clients(config: RunConfig, task: PaperTask) -> int:
 
 
 def _rounded(value: float, least: int) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.{least}f}"
+    text = f"{value:.0f}" if value >= 100 else f"{value:.{least}f}"
+    return significant(value, 2) if value and not float(text) else text  # at a small scale

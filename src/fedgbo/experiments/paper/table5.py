@@ -3,7 +3,7 @@
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.paper.measured import algorithm_title, by_key, lost, optimiser_title
 from fedgbo.experiments.paper.published import rows
-from fedgbo.experiments.survey import Results
+from fedgbo.experiments.survey import Results, heading
 from fedgbo.reports.costs import accuracy_cell
 from fedgbo.reports.load import Group
 from fedgbo.reports.summary import summarise
@@ -30,7 +30,7 @@ def table5(results: Results, experiment: Experiment) -> Table:
             ]
             lines.append((Cell(str(steps)), Cell(title), *cells))
     columns = ("K", "Optimiser", *map(algorithm_title, ALGORITHMS))
-    return Table("table5", experiment.heading, columns, tuple(lines), labels=2, remarks=(REMARK,), measured=True)
+    return Table("table5", heading(experiment, results), columns, tuple(lines), 2, (REMARK,), measured=True)
 
 
 def _cell(group: Group | None, diverged: int, printed: str | None) -> Cell:

@@ -7,7 +7,8 @@ from pathlib import Path
 import optuna
 from optuna.trial import TrialState
 
-from fedgbo.core.errors import DivergenceError
+from fedgbo.core.errors import DivergenceError, RunFolderError
+from fedgbo.experiments.shelf import look, set_aside
 from fedgbo.experiments.tune.claims import Claim
 from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, Settings
 from fedgbo.experiments.tune.score import score
@@ -85,6 +86,8 @@ def carry_out(bench: Bench, claim: Claim, trial: optuna.Trial, settings: Setting
     """
     plan, runs = bench.plan, _Runs(bench.plan, trial)
     folders = [bench.out / "trials" / f"{claim.index:04d}" / f"seed{FIRST_SEED + n}" for n in range(plan.seeds)]
+    for number, folder in enumerate(folders):
+        _check(folder, plan.config(settings, FIRST_SEED + number))
     if claim.before is not None and (reached := claim.before.last_step) is not None:
         lost = max(0, reached - sum(_reached(folder) for folder in folders))
         trial.set_user_attr("lost", trial.user_attrs.get("lost", 0) + lost)
@@ -101,6 +104,15 @@ def carry_out(bench: Bench, claim: Claim, trial: optuna.Trial, settings: Setting
     for folder in folders:
         for checkpoint in RunFolder(folder).checkpoints():
             checkpoint.unlink()  # a search would fill the disk with them
+
+
+def _check(folder: Path, config: RunConfig) -> None:
+    """Set a damaged folder aside, and say so: the search stops once, and does that run anew when it is repeated."""
+    if look(folder, config.complete()).state != "damaged":
+        return
+    found, aside = set_aside(folder, config.complete())
+    if aside is not None:
+        raise RunFolderError(f"damaged, set aside as {aside}: {found.reason}; repeat the command to do that run anew")
 
 
 def _run(bench: Bench, config: RunConfig, folder: Path, runs: _Runs) -> None:
