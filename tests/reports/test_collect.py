@@ -47,6 +47,12 @@ def damage(path, how):
         (path / "metrics.jsonl").write_text(json.dumps({**record, "accuracy": "<b>"}) + "\n")
     elif how == "nan":
         (path / "metrics.jsonl").write_text(json.dumps({**record, "loss": float("nan")}) + "\n")
+    elif how == "negative":
+        (path / "metrics.jsonl").write_text(json.dumps({**record, "round": -1}) + "\n")
+    elif how == "larger than a float":
+        (path / "metrics.jsonl").write_text(json.dumps({**record, "upload_bytes": 10**400}) + "\n")
+    elif how == "no square":  # of which no interval could be made
+        (path / "metrics.jsonl").write_text(json.dumps({**record, "drift": {"cosine": 1.7e308}}) + "\n")
     elif how == "twice":
         (path / "metrics.jsonl").write_text(2 * (json.dumps(record) + "\n"))
 
@@ -64,6 +70,9 @@ def damage(path, how):
         ("odd name", "a name is no text"),
         ("text", "accuracy must be a number, not '<b>'"),
         ("nan", "loss must be a number, not nan"),
+        ("negative", "round must be a whole number from 0 on, not -1"),
+        ("larger than a float", "upload_bytes must be a whole number from 0 on, not 1000"),
+        ("no square", "cosine must be a number, not 1.7e+308"),
         ("twice", "round 0 does not follow round 0"),
     ],
 )
