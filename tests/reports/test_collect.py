@@ -43,6 +43,9 @@ def damage(path, how):
     elif how == "odd name":
         run["config"]["task"] = {"name": ["digits"]}
         (path / "run.json").write_text(json.dumps(run))
+    elif how == "no text":
+        run["config"]["algorithm"]["optimiser"]["name"] = "\ud800"
+        (path / "run.json").write_text(json.dumps(run))
     elif how == "text":
         (path / "metrics.jsonl").write_text(json.dumps({**record, "accuracy": "<b>"}) + "\n")
     elif how == "nan":
@@ -68,6 +71,7 @@ def damage(path, how):
         ("status", "status.json is damaged: its status is None"),
         ("no name", "run.json is damaged: 'name'"),
         ("odd name", "a name is no text"),
+        ("no text", "run.json is damaged: 'utf-8' codec can't encode"),
         ("text", "accuracy must be a number, not '<b>'"),
         ("nan", "loss must be a number, not nan"),
         ("negative", "round must be a whole number from 0 on, not -1"),
