@@ -226,6 +226,11 @@ def test_ones_own_task_is_not_run_unasked(write, tmp_path):
     assert (tmp_path / "it-ran").exists()
 
 
+def test_a_task_that_does_not_fit_is_not_shown(write):
+    section = sections_of([write(FEDAVG, 0, [0.1], task={"name": "quadratic", "dimension": 10**14})])[0]
+    assert "cannot be opened here: Unable to allocate" in labels_of(section).why_not
+
+
 @pytest.mark.parametrize(("module", "what"), [("jinja2", "jinja2"), ("altair", "altair"), ("vl_convert", "vl-convert")])
 def test_what_is_not_installed_is_named(write, monkeypatch, module, what):
     monkeypatch.setitem(sys.modules, module, None)
