@@ -1,6 +1,7 @@
 """`fedgbo report` and `fedgbo watch` as a user calls them."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -41,6 +42,16 @@ def test_the_page_and_the_events(runs, tmp_path, monkeypatch):
     assert "Runs that could not be read" in page
     events = call("report", runs, "--tensorboard", tmp_path / "tb")
     assert events.stdout == f"events   2 runs; tensorboard --logdir {tmp_path / 'tb'}\n"
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path, monkeypatch):
+    """A folder's name may be any bytes; what is no UTF-8 is written as its numbers."""
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / os.fsdecode(b"odd\xff"), FEDAVG, 0, [0.1, 0.5], task={"name": "nothing"})
+    done = call("report", "runs", "-o", "report.html", "--figures", "figures")
+    assert done.exit_code == 0, done.stderr
+    for file in ("report.html", "figures/nothing-K-10-runs.csv"):
+        assert r"odd\udcff/fedavg-0" in (tmp_path / file).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

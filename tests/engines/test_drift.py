@@ -72,6 +72,18 @@ def test_a_round_by_hand():
     assert got["bound"] == pytest.approx(math.sqrt(100 / 16 + heterogeneity + 1 / 2))
 
 
+def test_a_gradient_that_is_no_step_does_not_count_as_one():
+    """MimeXlite takes one at x_t besides: K of equation (3) stays the number of steps."""
+    with_it, without = CohortDrift(torch.zeros(1)), CohortDrift(torch.zeros(1))
+    for drift, places in ((with_it, [0.0, 0.0, 1.0]), (without, [0.0, 1.0])):
+        steps = ClientSteps(torch.zeros(1))
+        for y in map(torch.tensor, places):
+            steps.add(y.reshape(1), (y - 2).reshape(1), torch.tensor([-2.0]))
+        drift.add(torch.tensor([-1.5]), steps)
+    assert with_it.value([2]) == without.value([2])
+    assert without.value([2])["bound"] == pytest.approx(2)  # L = 1, B η = 1/2, K = 2, ‖g‖ = 2, one client without noise
+
+
 class Recording(fedgbo.FedGBO):
     """FedGBO that keeps where its gradients were taken."""
 

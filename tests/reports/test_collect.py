@@ -43,10 +43,19 @@ def damage(path, how):
     elif how == "odd name":
         run["config"]["task"] = {"name": ["digits"]}
         (path / "run.json").write_text(json.dumps(run))
+    elif how == "no text":
+        run["config"]["algorithm"]["optimiser"]["name"] = "\ud800"
+        (path / "run.json").write_text(json.dumps(run))
     elif how == "text":
         (path / "metrics.jsonl").write_text(json.dumps({**record, "accuracy": "<b>"}) + "\n")
     elif how == "nan":
         (path / "metrics.jsonl").write_text(json.dumps({**record, "loss": float("nan")}) + "\n")
+    elif how == "negative":
+        (path / "metrics.jsonl").write_text(json.dumps({**record, "round": -1}) + "\n")
+    elif how == "larger than a float":
+        (path / "metrics.jsonl").write_text(json.dumps({**record, "upload_bytes": 10**400}) + "\n")
+    elif how == "no square":  # of which no interval could be made
+        (path / "metrics.jsonl").write_text(json.dumps({**record, "drift": {"cosine": 1.7e308}}) + "\n")
     elif how == "twice":
         (path / "metrics.jsonl").write_text(2 * (json.dumps(record) + "\n"))
 
@@ -62,8 +71,12 @@ def damage(path, how):
         ("status", "status.json is damaged: its status is None"),
         ("no name", "run.json is damaged: 'name'"),
         ("odd name", "a name is no text"),
+        ("no text", "run.json is damaged: 'utf-8' codec can't encode"),
         ("text", "accuracy must be a number, not '<b>'"),
         ("nan", "loss must be a number, not nan"),
+        ("negative", "round must be a whole number from 0 on, not -1"),
+        ("larger than a float", "upload_bytes must be a whole number from 0 on, not 1000"),
+        ("no square", "cosine must be a number, not 1.7e+308"),
         ("twice", "round 0 does not follow round 0"),
     ],
 )

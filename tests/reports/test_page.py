@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 
@@ -12,6 +13,7 @@ from fedgbo.core.errors import MissingExtraError
 from fedgbo.reports.collect import collect
 from fedgbo.reports.page import build_page
 from fedgbo.reports.page.build import _library
+from fedgbo.reports.page.charts import thinned
 from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tasks import Labels, labels_of
 from tests.reports.conftest import write_run
@@ -216,6 +218,21 @@ def test_the_page_is_whole_and_the_same_each_time(report, write, tmp_path):
     assert again[0] == again[1]
 
 
+def test_long_runs_are_drawn_thinned(write):
+    """A browser would take minutes for tens of thousands of points."""
+    rows = [{"algorithm": name, "round": t} for name, n in (("a", 5000), ("b", 3)) for t in range(n)]
+    drawn = thinned(rows, 100)
+    rounds = [row["round"] for row in drawn if row["algorithm"] == "a"]
+    assert (len(rounds), rounds[0], rounds[-1]) == (100, 0, 4999)
+    assert {after - before for before, after in pairwise(rounds)} == {50, 51}
+    assert drawn[100:] == rows[5000:]
+    run = write(FEDAVG, 0, [0.5])
+    for count, thin in ((2400, False), (2401, True)):
+        long = replace(run, records=tuple(replace(run.records[0], round=t) for t in range(count)))
+        content = build_page(sections_of([long]), [Labels(None, "x")], [])
+        assert ("too many evaluations to draw" in content) is thin
+
+
 def test_ones_own_task_is_not_run_unasked(write, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w').close()\n")
@@ -224,6 +241,11 @@ def test_ones_own_task_is_not_run_unasked(write, tmp_path):
     assert not (tmp_path / "it-ran").exists()
     assert "cannot be opened here" in labels_of(section, own_files=True).why_not
     assert (tmp_path / "it-ran").exists()
+
+
+def test_a_task_that_does_not_fit_is_not_shown(write):
+    section = sections_of([write(FEDAVG, 0, [0.1], task={"name": "quadratic", "dimension": 10**14})])[0]
+    assert "cannot be opened here: Unable to allocate" in labels_of(section).why_not
 
 
 @pytest.mark.parametrize(("module", "what"), [("jinja2", "jinja2"), ("altair", "altair"), ("vl_convert", "vl-convert")])

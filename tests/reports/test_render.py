@@ -113,6 +113,13 @@ def test_latex_of_names_from_anywhere():
     assert r"line break & \{\$\textasciicircum{}\textasciitilde{}\#\}$<$b$>$ \\" in lines
 
 
+@pytest.mark.parametrize(("name", "line"), [("[x]", r"{}[x] & 1 \\"), ("*x", r"{}*x & 1 \\"), ("x[*]", r"x[*] & 1 \\")])
+def test_a_row_of_latex_is_not_taken_for_what_belongs_to_the_line_before(name, line):
+    r"""\\ takes [...], and *, for its own, also from the next line."""
+    table = Table("t", "T", ("A", "B"), ((Cell("first"), Cell("0")), (Cell(name), Cell("1"))), measured=True)
+    assert latex(table).splitlines()[-4] == line
+
+
 @pytest.mark.parametrize("text", ["a,b", 'say "x"', "two\nlines"])
 def test_numbers_come_back_from_csv(text):
     rows = list(csv.DictReader(StringIO(numbers_csv([{"name": text, "x": 1.5}, {"name": "b", "y": 2}]))))

@@ -7,6 +7,7 @@ import pytest
 
 import fedgbo
 from fedgbo.reports.chart import save_chart
+from fedgbo.reports.conclusion import conclusion
 from fedgbo.reports.drawing import accuracy_chart
 from fedgbo.reports.load import group_runs
 from fedgbo.reports.paired import confidence
@@ -39,6 +40,12 @@ def test_an_equal_accuracy_matches_whatever_its_last_bit(write):
     groups = group_runs([write(FEDAVG, 0, [0.1, 0.2, 0.1 + 0.2]), write(FEDGBO, 0, [0.1, 0.3, 0.2])])
     assert 0.3 < 0.1 + 0.2
     assert summarise(groups)[1].match.round == 10
+
+
+def test_an_accuracy_that_was_there_before_the_first_round(write):
+    """There is no number of rounds to divide by."""
+    rows = summarise(group_runs([write(FEDAVG, 0, [0.5, 0.2]), write(FEDGBO, 0, [0.5, 0.3])]))
+    assert conclusion(rows) == ["fedgbo-sgdm had FedAvg's best accuracy (50.0%, round 0) before the first round."]
 
 
 def test_never_matched_and_no_baseline(write):
@@ -80,3 +87,5 @@ def test_a_picture_is_named_as_it_was_asked_for(write, tmp_path):
     for asked in ("a.png", "a.SVG", "a"):
         assert [file.name for file in save_chart(chart, tmp_path / asked, ["svg"])] == ["a.svg"]
     assert save_chart(chart, tmp_path / "x-scale0.01", ["svg"])[0].name == "x-scale0.01.svg"
+    with pytest.raises(fedgbo.ConfigError, match=r"cannot write .*nowhere/a.svg: No such file.*choose another place"):
+        save_chart(chart, tmp_path / "nowhere" / "a.png", ["svg"])

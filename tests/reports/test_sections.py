@@ -1,8 +1,14 @@
 """What is compared with what."""
 
+import json
+
+from fedgbo.reports.load import load_run
+from fedgbo.reports.measures import drift_axes
+from fedgbo.reports.page import build_page
 from fedgbo.reports.sections import sections_of, slug
 from fedgbo.reports.summary import baseline_of, summarise
 from fedgbo.reports.tables import cost_table, runs_table, settings_table, shared_settings
+from fedgbo.reports.tasks import Labels
 from tests.reports.runs import FEDAVG, FEDGBO
 
 
@@ -63,6 +69,35 @@ def test_what_is_left_out_is_named(write):
     assert "(diverged) ends at round 10: there the curve of fedavg ends" in notes["short"]
     assert "no evaluation yet" in notes["begun"]
     assert [[run.path.name for run in line.runs] for line in section.lines] == [["long", "short"]]
+
+
+def rewrite(run, change):
+    """Change every record of a run's file; return the run as it is then."""
+    file = run.path / "metrics.jsonl"
+    records = [change(json.loads(line)) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return load_run(run.path)
+
+
+def test_drift_that_not_all_seeds_measured_is_named_and_not_drawn(write):
+    measured = rewrite(write(FEDAVG, 0, [0.1, 0.2]), lambda record: {**record, "drift": {"cosine": 0.1}})
+    section = sections_of([measured, write(FEDAVG, 1, [0.1, 0.2])])[0]
+    assert drift_axes(section.lines) == []
+    assert [(note.path.name, note.reason) for note in section.notes] == [
+        ("fedavg-1", "measured no drift: that of fedavg is not drawn")
+    ]
+    assert "<h3>Curves" in build_page([section], [Labels(None, "x")], [])
+    alone = sections_of([measured])[0]
+    assert [axis.key for axis in drift_axes(alone.lines)] == ["cosine"]
+    assert alone.notes == ()
+
+
+def test_seeds_without_a_round_in_common_have_no_mean(write):
+    odd = rewrite(write(FEDAVG, 1, [0.1, 0.2]), lambda record: {**record, "round": record["round"] + 5})
+    section = sections_of([write(FEDAVG, 0, [0.1, 0.2]), odd])[0]
+    assert [[run.path.name for run in line.runs] for line in section.lines] == [["fedavg-1"]]
+    assert "no round in common with other seeds" in section.notes[0].reason
+    assert "<h3>Curves" in build_page([section], [Labels(None, "x")], [])
 
 
 def test_tables(write):

@@ -53,7 +53,8 @@ def report(
             if output is not None or figures is not None:
                 labels = [labels_of(section, own_tasks) for section in sections]
             if output is not None:
-                write_atomic(output, build_page(sections, labels, found.problems, title).encode())
+                page = build_page(sections, labels, found.problems, title)
+                write_atomic(output, page.encode(errors="backslashreplace"))  # a folder's name may be any bytes
                 out.print(f"page     {output}", markup=False)
             if figures is not None:
                 out.print(f"figures  {len(write_figures(sections, labels, figures))} files in {figures}", markup=False)

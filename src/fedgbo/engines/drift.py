@@ -102,24 +102,25 @@ class CohortDrift:
     def value(self, local_steps: Sequence[int]) -> dict[str, float]:
         """Return the round's numbers; `local_steps` has K of each client."""
         cosines = {"cosine": self._models.value(), "update_cosine": self._updates.value()}
-        return cosines | self._perturbed(sum(local_steps)) if self._clients else cosines
+        return cosines | self._perturbed(sum(local_steps), len(local_steps)) if self._clients else cosines
 
-    def _perturbed(self, steps: int) -> dict[str, float]:
+    def _perturbed(self, steps: int, cohort: int) -> dict[str, float]:
         """Return ‖e_t‖ of (2), and (3) with its constants estimated from the gradients seen."""
         clients = self._clients
         seen = sum(c.gradients for c in clients)
         gradient = _square(self._reference / seen)  # ‖g_t‖²
         noise = sum(c.variance for c in clients) / len(clients)
-        each = seen / len(clients)  # K, unless clients differ
+        each = seen / len(clients)  # K or, where a gradient at x_t is sent up as well (MimeXlite), K + 1
+        k = steps / cohort
         between = sum(c.gradients * c.mean_square for c in clients) / seen - gradient
         between *= len(clients) / max(1, len(clients) - 1)
         heterogeneity = max(0.0, between - noise / each)  # means of K minibatches differ by noise alone, too
         smoothness = max(c.smoothness for c in clients)
         stepped = sum(c.gradient_squares for c in clients)
-        reach = math.sqrt(sum(c.step_squares for c in clients) / stepped) * each if stepped else 0.0  # B η K
+        reach = math.sqrt(sum(c.step_squares for c in clients) / stepped) * k if stepped else 0.0  # B η K
         return {
             "error": math.sqrt(_square(self._perturbation / steps)),
-            "bound": smoothness * reach * math.sqrt(gradient + heterogeneity + noise / each),
+            "bound": smoothness * reach * math.sqrt(gradient + heterogeneity + noise / k),
             "gradient": math.sqrt(gradient),
             "largest": max(c.largest for c in clients),
             "smoothness": smoothness,

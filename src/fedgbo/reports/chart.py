@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.errors import MissingExtraError
+from fedgbo.core.errors import ConfigError, MissingExtraError
 
 # Okabe and Ito's colours for the colour-blind, and dashes so that black-and-white print works too.
 COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00"]
@@ -32,6 +32,8 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
     try:
         for file in files:
             chart.save(file, scale_factor=2 if file.suffix == ".png" else 1)
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror}; choose another place") from error
     except (ImportError, ValueError) as error:
         raise MissingExtraError(f"charts need vl-convert: pip install 'fedgbo[charts]' ({error})") from error
     return files

@@ -16,6 +16,8 @@ def conclusion(rows: Sequence[Row]) -> list[str]:
     for row in ours:
         if row.match is None:
             lines.append(f"{row.label} did not reach {best}.")
+        elif not row.match.round:
+            lines.append(f"{row.label} had {best} before the first round.")
         else:
             ratio = baseline.best.round / row.match.round
             upload = baseline.best.upload_bytes / row.match.upload_bytes

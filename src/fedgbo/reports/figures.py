@@ -74,5 +74,5 @@ def _numbers(row: Row) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> Path:
-    write_atomic(path, text.encode())
+    write_atomic(path, text.encode(errors="backslashreplace"))  # a run folder's name may be any bytes
     return path

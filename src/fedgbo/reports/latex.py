@@ -27,7 +27,8 @@ def latex(table: Table) -> str:
         if table.labels > 1 and previous not in ("", row[0].ours):
             lines.append(r"\hline")
         previous = row[0].ours
-        lines.append(" & ".join(_tex_cell(table, cell) for cell in row) + r" \\")
+        line = " & ".join(_tex_cell(table, cell) for cell in row) + r" \\"
+        lines.append(f"{{}}{line}" if line.startswith(("[", "*")) else line)  # the \\ before would take it for its own
     return "\n".join([*lines, r"\hline", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 

@@ -64,7 +64,8 @@ def checked_config(content: Mapping[str, Any], file: Path) -> RunConfig:
             if not isinstance(table["name"], str):
                 raise TypeError("a name is no text")
         _ = config.label
-    except (ValidationError, TypeError, KeyError, AttributeError) as error:
+        json.dumps(config.model_dump(), ensure_ascii=False).encode()  # half of a surrogate pair is no text, either
+    except (ValidationError, TypeError, KeyError, AttributeError, UnicodeEncodeError) as error:
         raise RunFolderError(f"{file} is damaged: {error}") from error
     return config
 

@@ -67,10 +67,9 @@ def score_axes(lines: Sequence[Line]) -> list[Axis]:
 
 
 def drift_axes(lines: Sequence[Line]) -> list[Axis]:
-    """Return what was measured of clients' drift; nothing for most runs."""
-    records = [record for line in lines for run in line.runs for record in run.records]
-    measured = {key for record in records for key in drift_of(record)}
-    return [Axis(key, title) for key, title in DRIFT.items() if key in measured]
+    """Return what all seeds of at least one line measured of clients' drift; nothing for most runs."""
+    axes = [Axis(key, title) for key, title in DRIFT.items()]
+    return [axis for axis in axes if any(curve(line, axis)[0].size for line in lines)]
 
 
 def drift_of(record: Record) -> dict[str, float]:

@@ -104,12 +104,22 @@ def _section(title: str, name: str, runs: Sequence[RunData]) -> Section:
         longer, shorter = sorted((other, run), key=lambda run: -run.records[-1].round)
         seeds[run.config.seed] = longer
         notes.append(Problem(shorter.path, f"is left out: {longer.path} has the same settings and seed"))
-    members = [[seeds[seed] for seed in sorted(seeds)] for seeds in by_setting.values()]
+    members = [_comparable([seeds[seed] for seed in sorted(seeds)], notes) for seeds in by_setting.values()]
     settings = [settings_of(runs[0].config) for runs in members]
     labels = unique(distinct([runs[0].config.label for runs in members], settings))
     lines = [Line(label, tuple(runs)) for label, runs in zip(labels, members, strict=True)]
     lines.sort(key=lambda line: (PLACE.get(line.algorithm, 1), line.label))
-    return Section(title, name, tuple(lines), (*notes, *(note for line in lines for note in _cut(line))))
+    return Section(title, name, tuple(lines), (*notes, *(note for line in lines for note in _cut(line) + _half(line))))
+
+
+def _comparable(runs: list[RunData], notes: list[Problem]) -> list[RunData]:
+    """Return runs that have a round in common, so that they have a mean: all, or else the longest alone."""
+    if set.intersection(*({record.round for record in run.records} for run in runs)):
+        return runs
+    longest = max(runs, key=lambda run: run.records[-1].round)
+    said = f"is left out: it has no round in common with other seeds; {longest.path} is shown"
+    notes += [Problem(run.path, said) for run in runs if run is not longest]
+    return [longest]
 
 
 def _cut(line: Line) -> list[Problem]:
@@ -120,6 +130,14 @@ def _cut(line: Line) -> list[Problem]:
         return []
     said = f"({shortest.status}) ends at round {min(ends)}: there the curve of {line.label} ends, though others went on"
     return [Problem(shortest.path, said)]
+
+
+def _half(line: Line) -> list[Problem]:
+    """Name the runs for whose sake the drift of a line is not drawn, though others measured it."""
+    without = [run for run in line.runs if not any(record.drift for record in run.records)]
+    if len(without) == len(line.runs):
+        return []
+    return [Problem(run.path, f"measured no drift: that of {line.label} is not drawn") for run in without]
 
 
 def _title(run: RunData) -> str:

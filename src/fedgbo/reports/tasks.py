@@ -30,5 +30,5 @@ def labels_of(section: Section, own_files: bool = False) -> Labels:
         if data.train.label_range() is None:
             return Labels(None, "the task has no classes")
         return Labels(label_skew(data))
-    except (FedGBOError, OSError, TypeError, ValueError) as error:
+    except (FedGBOError, OSError, TypeError, ValueError, MemoryError, OverflowError) as error:
         return Labels(None, f"the task cannot be opened here: {error}")

@@ -1,7 +1,6 @@
 """What is written down of a run: totals that grow round by round, and a record at each evaluation."""
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 from fedgbo.core.errors import RunFolderError
 
 WHOLE = ("round", "download_bytes", "upload_bytes")
+LARGEST = 1e150  # of what a run can measure: sums and squares of such numbers are still finite
 NUMBERS = ("loss", "flops", "counted_flops", "seconds")
 
 
@@ -87,8 +87,9 @@ def check_numbers(
         raise RunFolderError(f"a table was expected, not {content!r:.60}")
     for name in (*whole, *other, *or_none):
         value = content.get(name, 0)  # what is missing is for the caller to tell
-        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if number and (name not in whole or isinstance(value, int)):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+        if number and (name not in whole or (isinstance(value, int) and value >= 0)):
             continue
         if value is not None or name not in or_none:
-            raise RunFolderError(f"{name} must be a {'whole ' if name in whole else ''}number, not {value!r:.60}")
+            allowed = "whole number from 0 on" if name in whole else "number"
+            raise RunFolderError(f"{name} must be a {allowed}, not {value!r:.60}")

@@ -138,8 +138,12 @@ def test_the_learning_rate_of_sgdm(beta, local_steps, rounds, c):
 
 
 @pytest.mark.parametrize(
-    ("beta", "rounds", "enough"), [(0.9, 10, False), (0.9, 11, True), (0.0, 1, False), (0.0, 2, True)]
-)
+    ("beta", "rounds", "enough"),
+    [
+        (0.9, 10, False), (0.9, 11, True), (0.0, 1, False), (0.0, 2, True),
+        (0.99, 100, False), (0.99, 101, True), (0.999, 1000, False),  # 1 / (1 - 0.99) is 99.99999999999991
+    ],
+)  # fmt: skip
 def test_rounds_must_exceed_the_horizon(beta, rounds, enough):
     training = Training(beta, 1, rounds, 0.1)
     found = {c.name: c.holds for c in conditions(Problem(), training)}

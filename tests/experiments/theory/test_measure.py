@@ -85,6 +85,7 @@ def test_several_seeds_are_averaged():
 
 
 def test_curves_begin_where_the_theorem_does_and_fall():
+    assert bound_rows(PROBLEM, [0.99], [1], most=1000)[0]["rounds"] == 101
     rows = bound_rows(PROBLEM, [0.0, 0.9], [1, 10], most=1000)
     assert {(row["colour"], row["dash"]) for row in rows} == {
         ("β = 0", "K = 1"), ("β = 0", "K = 10"), ("β = 0.9", "K = 1"), ("β = 0.9", "K = 10")

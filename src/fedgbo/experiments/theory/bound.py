@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from fedgbo.core.checks import decay, not_negative, positive, whole
 from fedgbo.core.errors import ConfigError
 
+LARGEST = 1e50  # of the constants: Y has four of them multiplied
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -27,6 +29,9 @@ class Problem:
         positive("gradient", self.gradient)
         for name in ("heterogeneity", "noise", "gap"):
             not_negative(name, getattr(self, name))
+        for name, value in asdict(self).items():
+            if value > LARGEST:
+                raise ConfigError(f"{name} is too large to be computed with, {value:g}; give at most {LARGEST:g}")
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,11 @@ class Training:
         return 1 / (1 - self.beta) if self.lipschitz is None else self.lipschitz
 
     @property
+    def horizon(self) -> float:
+        """1 / (1 - β), to be held against whole numbers: for β = 0.99 it is 100, and not a little less."""
+        return round(1 / (1 - self.beta), 9)
+
+    @property
     def effective_rounds(self) -> float:
         """T̃ = T - β / (1 - β)."""
         return self.rounds - self.beta / (1 - self.beta)
@@ -65,7 +75,7 @@ class Training:
     @property
     def long_enough(self) -> bool:
         """Whether T > 1 / (1 - β), without which Theorem 1 says nothing."""
-        return self.rounds > 1 / (1 - self.beta)
+        return self.rounds > self.horizon
 
 
 @dataclass(frozen=True)
@@ -114,14 +124,15 @@ def best_c(problem: Problem, beta: float) -> float:
 def perturbation(problem: Problem, training: Training) -> float:
     """Return Y = 18 B² L² (R² + G² + σ²/K): η̃² Y bounds E‖e_t‖²."""
     spread = problem.gradient**2 + problem.heterogeneity**2 + problem.noise**2 / training.local_steps
-    return 18 * (training.b * problem.smoothness) ** 2 * spread
+    rate = training.b * problem.smoothness
+    return 18 * rate * rate * spread
 
 
 def theorem(problem: Problem, training: Training) -> Bound:
     """Return Theorem 1's bound; T must be larger than 1 / (1 - β)."""
     if not training.long_enough:
         raise ConfigError(
-            f"Theorem 1 needs more than 1 / (1 - beta) = {1 / (1 - training.beta):g} rounds, not {training.rounds}; "
+            f"Theorem 1 needs more than 1 / (1 - beta) = {training.horizon:g} rounds, not {training.rounds}; "
             "give more rounds or a smaller beta"
         )
     share = training.rounds / training.effective_rounds  # T / T̃
@@ -144,9 +155,12 @@ def floor(problem: Problem, training: Training) -> float:
 
 def _terms(problem: Problem, training: Training, share: float) -> Bound:
     step, beta, y = training.step, training.beta, perturbation(problem, training)
-    size = problem.gradient**2 + step**2 * y  # R² + η̃² Y
-    return Bound(
+    size = problem.gradient**2 + step * step * y  # R² + η̃² Y
+    found = Bound(
         start=share * 2 * (1 - beta) * problem.gap / (step * training.rounds),
-        drift=share * step**2 * y,
+        drift=share * step * step * y,
         momentum=share * 2 * step * problem.smoothness * (1 + beta) * size / (1 - beta) ** 2,
     )
+    if not math.isfinite(found.total):
+        raise ConfigError(f"the bound is too large to be computed, with a step of {step:g}; give smaller constants")
+    return found

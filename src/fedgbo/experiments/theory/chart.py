@@ -68,5 +68,5 @@ def bound_chart(rows: Sequence[Row], title: str, subtitle: str, *, points: bool 
 
 def _rounds(beta: float, most: int) -> list[int]:
     """Return numbers of rounds for which the theorem says something, evenly in their logarithm."""
-    least = math.floor(1 / (1 - beta)) + 1
+    least = math.floor(Training(beta, 1, 1, 1.0).horizon) + 1
     return sorted({round(t) for t in np.geomspace(least, max(least, most), POINTS)})

@@ -33,12 +33,12 @@ class Condition:
 
 def conditions(problem: Problem, training: Training) -> tuple[Condition, ...]:
     """Return all conditions on the numbers; that the constants are those of the objective is the user's word."""
-    horizon = 1 / (1 - training.beta)
+    horizon = training.horizon
     return (
         Condition("beta, decay of the momentum", training.beta, 1, at_least=False, strict=True),
         Condition("step η̃ = K η (1 - β)", training.step, 0, at_least=True, strict=True),
         Condition("rounds T above 1 / (1 - β)", training.rounds, horizon, at_least=True, strict=True),
-        Condition("B for SGDm, 1 / (1 - β)", training.b, horizon, at_least=True),
+        Condition("B for SGDm, 1 / (1 - β)", training.b, 1 / (1 - training.beta), at_least=True),
         Condition(
             f"rounds T, {MUCH} times 1 / (1 - β)", training.rounds, MUCH * horizon, at_least=True, of="corollary"
         ),
