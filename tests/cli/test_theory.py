@@ -44,6 +44,7 @@ def test_the_bound_for_people(tmp_path):
         (["--lr", 1e200], "the bound is too large to be computed, with a step of 1e+200; give smaller constants"),
         (["--lr", 0], "lr must be a finite number above 0"),
         (["measure", "--figure", "no/such/folder/x.png"], "there is no folder no/such/folder"),
+        (["--beta", 0.5, "measure", "--rounds", 0], "--beta before measure does nothing; write it after measure"),
         (["--gap", 0], "with a gap of 0 the best C is 0"),
         (["--figure", "no/such/folder/x.png"], "there is no folder no/such/folder"),
         (["measure", "--rounds", 0], "rounds must be a whole number of at least 1"),

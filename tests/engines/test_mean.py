@@ -57,6 +57,19 @@ def test_vectors_of_different_lengths_have_no_mean():
         mean.add(State(torch.zeros(3)))
 
 
+def test_a_vector_that_changes_while_it_waits_is_noticed():
+    """An algorithm of the user's own may use a buffer again: the mean would be of its last contents alone."""
+    buffer, fixed, mean = torch.ones(4), torch.ones(4), Mean()
+    for value in (1.0, 2.0):
+        mean.add(State(buffer.fill_(value), {"m": fixed}))
+    with pytest.raises(fedgbo.ConfigError, match=r"params .* was changed afterwards.* not a buffer that it uses again"):
+        mean.part(2)
+    again = Mean()
+    for _ in range(2):
+        again.add(State(buffer, {"m": fixed}))  # the same one twice is no change
+    assert again.part(2).params.tolist() == [2.0] * 4
+
+
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("held", [1, 10**9])
 def test_a_mean_in_parts_has_the_bits_of_the_whole(native, held, monkeypatch):

@@ -51,9 +51,10 @@ def bound(
 
     fedgbo theory measure --figure measured.png
     """
-    if context.invoked_subcommand is not None:
-        return
     with clean_errors():
+        if context.invoked_subcommand is not None:
+            _nothing_given(context)
+            return
         _check_place(figure)
         if lr is not None and c is not None:
             raise ConfigError("give --lr or --c, not both: C stands for the learning rate 2 C / (K √T)")
@@ -112,6 +113,14 @@ def measure_command(
             _draw(chart, figure)
     if not all(result.holds for result in results):
         sys.exit(1)
+
+
+def _nothing_given(context: typer.Context) -> None:
+    """Raise if an option stands before the subcommand, which has its own and would not see it."""
+    for parameter in context.command.params:
+        if context.params.get(parameter.name or "") != parameter.default:
+            name, command = max(parameter.opts, key=len), context.invoked_subcommand
+            raise ConfigError(f"{name} before {command} does nothing; write it after {command}, if that has it")
 
 
 def _training(

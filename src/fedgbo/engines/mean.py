@@ -83,6 +83,11 @@ def _add(total: Tensor, rest: Tensor | None, vectors: Sequence[Tensor], begun: b
         total.add_(left).div_(divisor)
 
 
+def _version(x: Tensor) -> int:
+    """Return how often torch has written into a vector; it does not count where it was made in inference mode."""
+    return 0 if x.is_inference() else x._version
+
+
 class Mean:
     """A running mean of States.
 
@@ -91,7 +96,7 @@ class Mean:
 
     def __init__(self) -> None:
         self.sums: dict[str, ExactSum] = {}
-        self._waiting: list[dict[str, Tensor]] = []
+        self._waiting: list[dict[str, tuple[Tensor, int]]] = []  # each with its version, which torch counts
         self._held = 0
 
     def add(self, state: State) -> None:
@@ -106,7 +111,7 @@ class Mean:
                     f"clients send up vectors of shape {shape} and {tuple(x.shape)}, which have no mean; "
                     "client_update must return vectors as long as the model"
                 )
-        self._waiting.append(tensors)
+        self._waiting.append({name: (x, _version(x)) for name, x in tensors.items()})
         self._held += state.nbytes
         if self._held >= HELD:
             self.settle()
@@ -129,7 +134,13 @@ class Mean:
         return State.of_tensors(means)
 
     def _left(self, name: str) -> list[Tensor]:
-        return [tensors[name] for tensors in self._waiting if name in tensors]
+        left = [tensors[name] for tensors in self._waiting if name in tensors]
+        if any(_version(x) != version for x, version in left):
+            raise ConfigError(
+                f"the vector {name} that a client sent up was changed afterwards, before it was added to the others; "
+                "client_update must return vectors of its own, not a buffer that it uses again"
+            )
+        return [x for x, _ in left]
 
 
 @dataclass(frozen=True, eq=False)
