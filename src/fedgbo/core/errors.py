@@ -44,7 +44,7 @@ class RankError(FedGBOError):
 
 
 class FederationError(FedGBOError):
-    """A federation that cannot go on for now: too few clients or usable updates, or a server that is gone or refuses."""
+    """A federation that cannot go on for now: too few clients or usable updates, a server that is gone or refuses."""
 
     exit_code = 7
 
