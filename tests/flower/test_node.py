@@ -63,7 +63,7 @@ def with_two(one, other):
 def test_a_builder_gets_what_it_asks_for():
     assert len(build_task(Place.of(with_settings, {"samples": 5}, {})).data.train) == 20
     assert build_task(Place.of(with_config, {"samples": 5}, {"how-many": 7})).data.clients == 7
-    assert build_task(Place.of("digits", {"validation": True}, {})).data.clients == 50
+    assert build_task(Place.of("digits", {}, {})).data.clients == 50
     with pytest.raises(ConfigError, match="may have one argument without a default"):
         Place.of(with_two, {}, {})
     with pytest.raises(ConfigError, match="unknown task 'digit'"):

@@ -69,7 +69,7 @@ def digest_in(path):
 
 def test_the_settings_may_name_the_task_and_json_is_a_whole_configuration(tmp_path):
     file = tmp_path / "run.json"
-    config = Request(task={"name": "digits", "validation": True}, rounds=1, local_steps=1).resolve()[0]
+    config = Request(task={"name": "digits"}, rounds=1, local_steps=1).resolve()[0]
     file.write_text(config.model_dump_json())
     start(server_app(**QUICK), digits_nodes(), run_folder=str(tmp_path / "run"), settings=str(file))
     result = execute(config)
