@@ -12,7 +12,7 @@ from flwr.app import Error, Message
 from fedgbo.core.errors import FederationError
 from tests.flower.federations import QUICK, events, everyone, federate, nodes, simulate, some, told
 from tests.flower.grids import LocalGrid
-from tests.flower.meddling import asked, meddled, raises, scaled
+from tests.flower.meddling import asked, empty, meddled, raises, scaled
 
 
 def test_a_client_that_is_too_late_is_dropped_at_the_deadline_and_never_counts_later(tmp_path):
@@ -114,6 +114,19 @@ def test_a_round_tried_again_has_others_in_the_place_of_those_who_left(tmp_path)
     first, second = events(tmp_path / "run", "round")
     assert set(second["clients"]) == {0, 1, 2} != set(first["clients"])
     assert "the node is gone: node left" in events(tmp_path / "run", "dropped")[0]["reason"]
+
+
+def test_a_round_tried_again_has_others_in_the_place_of_those_who_lied(tmp_path):
+    """Or else one liar could hold up its round for ever, in every attempt and after every resume."""
+    cohort = events_of_plain_round(tmp_path / "plain")
+    grid = meddled(empty, node=cohort[0] + 1, builder=some)
+    options = dataclasses.replace(QUICK, quorum=3, deadline=30)
+    federate(some, grid=grid, rounds=1, options=options, out=tmp_path / "run")
+    first, second = events(tmp_path / "run", "round")
+    assert first["clients"] == cohort
+    assert second["clients"][:2] == cohort[1:]
+    assert len(second["clients"]) == 3
+    assert cohort[0] not in second["clients"]
 
 
 def test_over_selection_takes_the_first_good_updates(tmp_path):

@@ -95,7 +95,7 @@ class Exchange:
                 started = time.perf_counter()
                 self._read(work, orders[letter.id][1], letter, reply.content, reply.problem, outcome)
                 outcome.seconds["checking"] += time.perf_counter() - started
-            if len(outcome.updates) >= work.enough:  # of which an absurd one is none: others are waited for in its place
+            if len(outcome.updates) >= work.enough:  # unless one is absurd: then another is waited for
                 self._reject_absurd(work, outcome)
             if time.monotonic() >= deadline:
                 break

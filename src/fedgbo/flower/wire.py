@@ -91,7 +91,8 @@ def _header(name: str, data: bytes, kind: np.dtype[np.generic], shape: tuple[int
     except Exception as error:  # numpy's reader raises IndexError, TypeError and TokenError too on what is no header
         raise DataError(f"{name} is no npy array: {_short([str(error)])}") from error
     if fortran or tuple(found) != shape or stored != kind:
-        raise DataError(f"{name} says it is {kind} of shape {shape}, its bytes are {_short([f'{stored} of shape {found}'])}")
+        is_really = _short([f"{stored} of shape {tuple(found)}"])
+        raise DataError(f"{name} says it is {kind} of shape {shape}, its bytes are {is_really}")
     return head.tell()
 
 
