@@ -38,9 +38,10 @@ def without(name):
     return change
 
 
-def scaled(factor):
+def scaled(factor, client=0):
     def change(reply):
-        reply.content["up.0"]["params"] = Array(reply.content["up.0"]["params"].numpy() * np.float32(factor))
+        update = reply.content[f"up.{client}"]
+        update["params"] = Array(update["params"].numpy() * np.float32(factor))
         return reply
 
     return change

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 import time
 from copy import deepcopy
 
@@ -11,7 +12,7 @@ from flwr.app import Error, Message
 from fedgbo.core.errors import FederationError
 from tests.flower.federations import QUICK, events, everyone, federate, nodes, simulate, some, told
 from tests.flower.grids import LocalGrid
-from tests.flower.meddling import asked, meddled, raises, scaled
+from tests.flower.meddling import asked, empty, meddled, raises, scaled
 
 
 def test_a_client_that_is_too_late_is_dropped_at_the_deadline_and_never_counts_later(tmp_path):
@@ -115,6 +116,19 @@ def test_a_round_tried_again_has_others_in_the_place_of_those_who_left(tmp_path)
     assert "the node is gone: node left" in events(tmp_path / "run", "dropped")[0]["reason"]
 
 
+def test_a_round_tried_again_has_others_in_the_place_of_those_who_lied(tmp_path):
+    """Or else one liar could hold up its round for ever, in every attempt and after every resume."""
+    cohort = events_of_plain_round(tmp_path / "plain")
+    grid = meddled(empty, node=cohort[0] + 1, builder=some)
+    options = dataclasses.replace(QUICK, quorum=3, deadline=30)
+    federate(some, grid=grid, rounds=1, options=options, out=tmp_path / "run")
+    first, second = events(tmp_path / "run", "round")
+    assert first["clients"] == cohort
+    assert second["clients"][:2] == cohort[1:]
+    assert len(second["clients"]) == 3
+    assert cohort[0] not in second["clients"]
+
+
 def test_over_selection_takes_the_first_good_updates(tmp_path):
     options = dataclasses.replace(QUICK, over_select=2, deadline=30)
     cohort = events_of_plain_round(tmp_path / "plain")
@@ -127,6 +141,60 @@ def test_over_selection_takes_the_first_good_updates(tmp_path):
     assert len(done["took_part"]) == 3
     assert cohort[0] not in done["took_part"]
     assert events(tmp_path / "run", "dropped")[0]["reason"] == "enough others were faster"
+
+
+def test_over_selection_waits_for_another_update_in_the_place_of_an_absurd_one(tmp_path):
+    """A liar that is faster than the clients in reserve costs its own update, and not the round."""
+    cohort = events_of_plain_round(tmp_path / "plain")
+    grid = meddled(scaled(1e6, client=cohort[0]), node=cohort[0] + 1, builder=some)
+    pull, looks = grid.pull_messages, []
+
+    def slow_reserve(ids):
+        for reply in grid.replies.get(ids[0], []):
+            if reply.metadata.message_type.startswith("train") and reply.metadata.src_node_id - 1 not in cohort:
+                looks.append(ids[0])
+                if looks.count(ids[0]) < 3:
+                    return []
+        return pull(ids)
+
+    grid.pull_messages = slow_reserve
+    options = dataclasses.replace(QUICK, over_select=2, quorum=1.0, deadline=60)
+    federate(some, grid=grid, rounds=1, options=options, out=tmp_path / "run")
+    (rejected,) = events(tmp_path / "run", "rejected")
+    assert rejected["client"] == cohort[0]
+    (done,) = events(tmp_path / "run", "done_round")
+    assert len(done["took_part"]) == 3
+    assert set(cohort[1:]) < set(done["took_part"])
+    assert not events(tmp_path / "run", "abandoned")
+
+
+def test_a_reply_that_is_announced_and_not_delivered_holds_up_nobody_beyond_the_deadline(tmp_path):
+    """Flower waits for its pieces: here, until the test lets it end."""
+    grid, delivered = meddled(lambda reply: reply), threading.Event()
+    pull = grid.pull_messages
+
+    def stalled(ids):
+        replies = grid.replies.get(ids[0], [])
+        if any(r.metadata.src_node_id == 1 and r.metadata.message_type.startswith("train") for r in replies):
+            delivered.wait(60)
+        return pull(ids)
+
+    def deliver(progress):
+        if progress.ledger.round == 2:
+            delivered.set()
+            time.sleep(0.2)
+
+    grid.pull_messages = stalled
+    options = dataclasses.replace(QUICK, deadline=5.0)
+    began = time.monotonic()
+    federate(everyone, grid=grid, rounds=3, options=options, out=tmp_path / "run", callbacks=[deliver])
+    assert time.monotonic() - began < 50
+    first, second = events(tmp_path / "run", "dropped")
+    assert (first["client"], first["reason"]) == (0, "no reply within 5 s")
+    assert second["reason"] == "its node has not answered an earlier round yet"
+    (late,) = events(tmp_path / "run", "late")
+    assert (late["round"], late["client"]) == (1, 0)
+    assert [len(done["took_part"]) for done in events(tmp_path / "run", "done_round")] == [5, 5, 6]
 
 
 def events_of_plain_round(folder):

@@ -31,6 +31,8 @@ P = sum(parameter.numel() for parameter in everyone().model().parameters())
         (scaled(1e6), "times the median of the others"),
         (saying(loss=float("nan")), "training loss is nan"),
         (saying(loss="much"), "training loss is much"),
+        (saying(loss=10**400), "training loss is 1000"),  # no float is as large
+        (saying(loss=-1e200), "training loss is -1e+200"),  # no record takes it, and the run could not be resumed
         (saying(samples=-1), "used -1 samples"),
         (saying(samples=1e9), "used 1000000000.0 samples"),
         (answering("{"), "no JSON"),

@@ -24,6 +24,15 @@ def direct(data, dtype="float32", shape=(3,), stype="numpy.ndarray"):
     return Array(dtype, shape, stype, data)
 
 
+def headed(text):
+    """Twelve bytes of numbers under a header that says this."""
+    return direct(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(12))
+
+
+def described(descr):
+    return headed(f"{{'descr': {descr}, 'fortran_order': False, 'shape': (3,)}}\n")
+
+
 def test_there_and_back():
     back = from_record(to_record(STATE), ["params", "stats.m"], LIKE)
     assert back.tensors().keys() == STATE.tensors().keys()
@@ -63,6 +72,14 @@ def test_it_is_read_in_the_memory_that_it_came_in():
         (direct(Array(np.zeros(3, ">f4")).data), "its bytes are >f4"),
         (direct(b"\x93NUMPY\x01\x00\xff\xff" + b"(" * 900), "no npy array"),
         (direct(b"\x93NUMPY\x02\x00" + bytes(100)), "npy version"),
+        (headed("(" * 900), "no npy array"),
+        (headed("'" * 3 + "never closed"), "no npy array"),
+        (headed("-" * 900 + "1"), "no npy array"),
+        (headed("{[]: 1}"), "no npy array"),
+        (headed("{1: 2, 'a': 3}"), "no npy array"),
+        (described("()"), "no npy array"),
+        (described("('<f4',)"), "no npy array"),
+        (described([("x" * 500, "<f4")]), r"its bytes are .{80}\.\.\.$"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

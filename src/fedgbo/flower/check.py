@@ -1,6 +1,5 @@
 """Is this an update that may count? Everything a client sends is looked at before it enters the mean."""
 
-import math
 from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
@@ -15,6 +14,7 @@ from fedgbo.flower.order import KEY, Order, read_json
 from fedgbo.flower.wire import from_record
 
 MAX_SAMPLES = 10**12  # that a client may say it has, or has used
+MAX_LOSS = 1e100  # far above any real one; sums of these over clients and rounds are still numbers that a record takes
 
 
 class ClientFailed(Exception):  # noqa: N818 - what a client says of itself, not an error of the server's
@@ -42,7 +42,7 @@ def read_update(
     if "error" in said:
         raise ClientFailed(str(said["error"])[:300])
     loss, samples = said.get("loss"), said.get("samples")
-    if not isinstance(loss, int | float) or not math.isfinite(loss):
+    if not isinstance(loss, int | float) or not abs(loss) <= MAX_LOSS:  # of a NaN too
         raise DataError(f"its training loss is {str(loss)[:40]}")
     if type(samples) is not int or not 0 <= samples <= MAX_SAMPLES:
         raise DataError(f"it says that it used {str(samples)[:40]} samples")

@@ -75,10 +75,10 @@ class FlowerEngine:
             self._gather()
         needed = self._options.needed(len(cohort))
         settings = replace(self._settings, algorithm=describe(algorithm))
-        record = to_record(down)
+        record, failed = to_record(down), set[int]()
         for attempt in range(self._options.attempts):
             began = time.perf_counter()
-            chosen = self._choose(cohort, t, attempt, needed)
+            chosen = self._choose(cohort, t, attempt, needed, failed)
             work = Round(
                 t=t,
                 attempt=attempt,
@@ -96,6 +96,8 @@ class FlowerEngine:
             outcome = self._exchange.carry_out(work) if len(chosen) >= needed else Outcome()
             if len(outcome.updates) >= needed:
                 return self._mean(work, outcome, down, sampled)
+            if outcome.asked:
+                failed |= set(chosen) - set(outcome.updates)
             self._events(
                 "abandoned",
                 round=t + 1,
@@ -123,10 +125,11 @@ class FlowerEngine:
             )
         self._started = True
 
-    def _choose(self, cohort: Sequence[int], t: int, attempt: int, needed: int) -> list[int]:
+    def _choose(self, cohort: Sequence[int], t: int, attempt: int, needed: int, failed: set[int]) -> list[int]:
         """Return the clients to ask: those of the cohort that are there, and spare ones.
 
-        A round that is tried again has others in the place of those that are not there.
+        A round that is tried again has others in the place of those that are not there, and of those that were asked
+        and gave nothing good; these are asked again where there are not enough others.
         """
         if attempt:
             self.roster.wait_for(lambda: self._look() >= needed, wanted=needed)
@@ -138,10 +141,11 @@ class FlowerEngine:
             reason = "no node hosts it now" if hosted is None else "its node has not answered an earlier round yet"
             node = None if hosted is None else hosted.node
             self._events("dropped", round=t + 1, client=client, node=node, reason=reason)
-        more = self._options.over_select + (len(missing) if attempt else 0)
+        size = len(cohort) + self._options.over_select - (0 if attempt else len(missing))
         others = sorted(free - set(cohort))
-        spare = stream(self.seed, "spare clients", t, attempt).permutation(others)[:more].tolist()
-        return [*(client for client in cohort if client in free), *spare]
+        spare = stream(self.seed, "spare clients", t, attempt).permutation(others).tolist()
+        in_order = [*(client for client in cohort if client in free), *spare]
+        return sorted(in_order, key=lambda client: client in failed)[:size]  # stable: those that failed come last
 
     def _look(self) -> int:
         self._exchange.look()

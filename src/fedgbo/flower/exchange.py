@@ -75,6 +75,7 @@ class Exchange:
                 for client in order.clients:
                     self._events("late", round=order.round + 1, client=client, node=letter.node)
         now = time.monotonic()
+        self._post.drop(late.letter for late in self._late.values() if late.until <= now)
         self._late = {key: late for key, late in self._late.items() if late.until > now}
         self._roster.look()
 
@@ -94,6 +95,8 @@ class Exchange:
                 started = time.perf_counter()
                 self._read(work, orders[letter.id][1], letter, reply.content, reply.problem, outcome)
                 outcome.seconds["checking"] += time.perf_counter() - started
+            if len(outcome.updates) >= work.enough:  # unless one is absurd: then another is waited for
+                self._reject_absurd(work, outcome)
             if time.monotonic() >= deadline:
                 break
             if waiting and len(outcome.updates) < work.enough:
@@ -101,7 +104,8 @@ class Exchange:
                 pause(self._options.poll, deadline)
         self._give_up(work, [orders[key] for key in waiting], len(outcome.updates) >= work.enough)
         started = time.perf_counter()
-        self._compare(work, outcome)
+        self._reject_absurd(work, outcome)
+        self._leave_spare(work, outcome)
         ended = time.perf_counter()
         outcome.seconds["sending"] = sent - began
         outcome.seconds["waiting"] = started - sent - outcome.seconds["checking"]
@@ -146,11 +150,14 @@ class Exchange:
             except ClientFailed as error:
                 self._name("dropped", work, [client], letter.node, f"its training failed: {error}")
 
-    def _compare(self, work: Round, outcome: Outcome) -> None:
-        """Take out what is out of all proportion, and what the round has no use for."""
+    def _reject_absurd(self, work: Round, outcome: Outcome) -> None:
+        """Take out what is out of all proportion."""
         for client, reason in absurd(outcome.updates, self._options.max_norm).items():
             del outcome.updates[client]
             self._name("rejected", work, [client], work.hosts[client].node, reason)
+
+    def _leave_spare(self, work: Round, outcome: Outcome) -> None:
+        """Take out what the round has no use for."""
         spare = [client for client in work.steps if client in outcome.updates][work.enough :]
         for client in spare:
             del outcome.updates[client]

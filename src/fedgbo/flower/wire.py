@@ -88,10 +88,11 @@ def _header(name: str, data: bytes, kind: np.dtype[np.generic], shape: tuple[int
         if version != (1, 0):
             raise ValueError(f"npy version {version}")
         found, fortran, stored = npy.read_array_header_1_0(head, max_header_size=MAX_HEADER)
-    except (ValueError, EOFError, SyntaxError) as error:
+    except Exception as error:  # numpy's reader raises IndexError, TypeError and TokenError too on what is no header
         raise DataError(f"{name} is no npy array: {_short([str(error)])}") from error
     if fortran or tuple(found) != shape or stored != kind:
-        raise DataError(f"{name} says it is {kind} of shape {shape}, its bytes are {stored} of shape {tuple(found)}")
+        is_really = _short([f"{stored} of shape {tuple(found)}"])
+        raise DataError(f"{name} says it is {kind} of shape {shape}, its bytes are {is_really}")
     return head.tell()
 
 
