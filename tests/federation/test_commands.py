@@ -4,6 +4,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -137,6 +138,29 @@ def test_a_node_tells_what_its_log_tells(tmp_path):
     assert list(watch.new()) == [
         "this node cannot take part: the server has fedgbo 2, this node 1; install the same version on both"
     ]
+
+
+def test_a_long_log_is_read_once(tmp_path):
+    process = Process.start("it", ["true"], {}, tmp_path / "log")
+    process.popen.wait()
+    process.log.write_bytes(b"much to tell\n" * 100_000 + b"[RUN 1, ROUND 3]\n")
+    watch = NodeWatch(process)
+    assert list(watch.new()) == ["round 3"]
+
+    def bytes_read():
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    before = bytes_read()
+    for _ in range(10):
+        assert list(watch.new()) == []
+    assert bytes_read() - before < 100_000
+
+
+def test_a_task_that_needs_a_node_is_not_said_to_run_without(tmp_path):
+    (tmp_path / "mine.py").write_text("import fedgbo.tasks\n\ndef hearts(config):\n    raise NotImplementedError\n")
+    made = call("new", tmp_path / "app", "--task", f"{tmp_path}/mine.py:hearts", "--algorithm", "fedavg", "lr=0.1")
+    assert made.stdout == f"{tmp_path / 'app'}\n", made.stderr
+    assert "fedgbo run" not in made.stderr
 
 
 @pytest.mark.slow

@@ -26,6 +26,7 @@ from fedgbo.federation.certificates import make_certificates
 from fedgbo.federation.control import control
 from fedgbo.federation.node_keys import make_node, read_public_key
 from fedgbo.federation.server_folder import ServerFolder
+from fedgbo.runs.describe import find, parameters
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,7 +58,9 @@ def new(
             err.print(f"{config.label} on {config.task['name']}, {note}")
         settings = write_app(folder, config, options_of(option))
         out.print(plain(folder))
-        err.print(f"the same run without a federation: fedgbo run {plain(shlex.quote(str(settings)))}")
+        needed = [key for key, must in parameters(find("task", config.task["name"])).items() if must]
+        if set(needed) <= set(config.task):  # a function that asks for a node's configuration needs a node
+            err.print(f"the same run without a federation: fedgbo run {plain(shlex.quote(str(settings)))}")
         err.print(f"on a server that runs: fedgbo federation run SERVER {plain(shlex.quote(str(folder)))}")
 
 
