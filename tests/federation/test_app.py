@@ -99,6 +99,16 @@ def test_the_defaults_are_those_of_the_adapter():
     assert set(OPTIONS) - set(ours) == {"run-folder", "settings", "resume", "clients"}
 
 
+def test_files_of_the_same_name_from_two_folders(tmp_path):
+    for folder, base in (("a", "FedAvg"), ("b", "SGD")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(f"import fedgbo\n\nclass My{base}(fedgbo.{base}):\n    pass\n")
+    table = {"name": f"{tmp_path}/a/mine.py:MyFedAvg", "optimiser": {"name": f"{tmp_path}/b/mine.py:MySGD", "lr": 0.1}}
+    settings = write_app(tmp_path / "app", request(task="digits", algorithm=table), {})
+    algorithm = read_request(settings, {}, []).resolve()[0].build_algorithm()
+    assert (type(algorithm).__name__, type(algorithm.optimiser).__name__) == ("MyFedAvg", "MySGD")
+
+
 OWN = """
 import fedgbo
 

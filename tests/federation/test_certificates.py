@@ -10,7 +10,7 @@ import pytest
 from fedgbo.core.errors import ConfigError, FederationError, RunFolderError
 from fedgbo.federation.addresses import Address
 from fedgbo.federation.certificates import make_certificates
-from fedgbo.federation.handshake import check_server
+from fedgbo.federation.handshake import answers, check_server
 from fedgbo.federation.server_folder import ServerFolder
 
 
@@ -111,6 +111,15 @@ def test_nobody_there(ours):
         check_server(Address("127.0.0.1", port), ours / "ca.crt")
     with pytest.raises(FederationError, match=r"there is no host 'nowhere\.invalid'"):
         check_server(Address("nowhere.invalid", port), ours / "ca.crt")
+
+
+def test_waiting_for_a_server_ends_when_the_wrong_one_answers(ours, tmp_path):
+    make_certificates(tmp_path / "theirs")
+    with listening(tls(ours)) as address:
+        assert answers(address, ours / "ca.crt")
+    assert not answers(address, ours / "ca.crt")
+    with listening(tls(ours)) as address, pytest.raises(FederationError, match="not signed by the authority"):
+        answers(address, tmp_path / "theirs" / "ca.crt")
 
 
 def test_no_authority_in_the_file(tmp_path):

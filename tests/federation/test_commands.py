@@ -1,21 +1,26 @@
 """The commands, in this process and as real ones."""
 
+import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from fedgbo.cli.federation_run import _node_config
 from fedgbo.cli.main import app
-from fedgbo.federation.addresses import free_ports
+from fedgbo.federation.addresses import Address, free_ports
 from fedgbo.federation.certificates import make_certificates
 from fedgbo.federation.digests import digest_of, simulated
 from fedgbo.federation.node_keys import make_node
 from fedgbo.federation.process import Process
 from fedgbo.federation.server_folder import ServerFolder
+from fedgbo.federation.supernode import node_config
 from fedgbo.federation.tree import marks_of
 from fedgbo.federation.watch import NodeWatch
+from fedgbo.flower.node import hosted_clients
 from tests.cli.test_processes import wait_for
 
 
@@ -73,6 +78,36 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch, args, code, message):
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_command_to_go_on_is_one_that_goes_on(tmp_path):
+    place = tmp_path / "a [b] 'c'"
+    call("new", place / "app", "--task", "digits", "--algorithm", "fedavg")
+    ServerFolder(place).note(Address("127.0.0.1", free_ports(1)[0]))  # where nothing answers
+    options = ["-c", "weighted=true", "--insecure"]
+    done = call("run", place, place / "app", "--out", place / "run", *options)
+    assert done.exit_code == 7
+    expected = ["fedgbo", "federation", "run", str(place), str(place / "app"), "--out", str(place / "run"), *options]
+    assert shlex.split(done.stderr.partition("go on with: ")[2]) == expected  # not --resume: there is no run yet
+
+
+def test_paths_are_printed_as_they_are(tmp_path):
+    made = call("new", tmp_path / "a [b]", "--task", "digits", "--algorithm", "fedavg")
+    assert made.stdout == f"{tmp_path / 'a [b]'}\n"
+    assert f"fedgbo run '{tmp_path}/a [b]/settings.toml'" in made.stderr
+
+
+def test_a_nodes_part_may_be_given_as_numbers():
+    config = _node_config(None, ["partition-id=1", "num-partitions=3", "data=7"])
+    assert config == {"partition-id": 1, "num-partitions": 3, "data": "7"}
+    assert hosted_clients(config, clients=6) == [1, 4]
+
+
+def test_what_a_node_is_told_arrives_at_flower():
+    from flwr.common.config import parse_config_args
+
+    config = {"data": "/srv/my 😀 \\records' of=2026.csv", "clients": "0,3", "partition-id": 1}
+    assert parse_config_args([node_config(config)]) == config
+
+
 def test_listening_to_the_world_comes_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr("fedgbo.cli.federation_run.start_superlink", lambda *args, **more: 1 / 0)
     done = call("serve", tmp_path, "--host", "0.0.0.0")
@@ -103,6 +138,29 @@ def test_a_node_tells_what_its_log_tells(tmp_path):
     assert list(watch.new()) == [
         "this node cannot take part: the server has fedgbo 2, this node 1; install the same version on both"
     ]
+
+
+def test_a_long_log_is_read_once(tmp_path):
+    process = Process.start("it", ["true"], {}, tmp_path / "log")
+    process.popen.wait()
+    process.log.write_bytes(b"much to tell\n" * 100_000 + b"[RUN 1, ROUND 3]\n")
+    watch = NodeWatch(process)
+    assert list(watch.new()) == ["round 3"]
+
+    def bytes_read():
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    before = bytes_read()
+    for _ in range(10):
+        assert list(watch.new()) == []
+    assert bytes_read() - before < 100_000
+
+
+def test_a_task_that_needs_a_node_is_not_said_to_run_without(tmp_path):
+    (tmp_path / "mine.py").write_text("import fedgbo.tasks\n\ndef hearts(config):\n    raise NotImplementedError\n")
+    made = call("new", tmp_path / "app", "--task", f"{tmp_path}/mine.py:hearts", "--algorithm", "fedavg", "lr=0.1")
+    assert made.stdout == f"{tmp_path / 'app'}\n", made.stderr
+    assert "fedgbo run" not in made.stderr
 
 
 @pytest.mark.slow

@@ -37,6 +37,14 @@ def test_keys_are_never_overwritten_whatever_the_umask(tmp_path):
     assert node.private_key.read_bytes() == before
 
 
+def test_no_new_private_key_beside_an_old_public_one(tmp_path):
+    node = make_node(tmp_path / "a")
+    node.private_key.unlink()
+    with pytest.raises(RunFolderError, match=r"a\.pub is there already"):
+        make_node(tmp_path / "a")
+    assert not node.private_key.exists()
+
+
 def test_a_wide_umask_opens_nothing(tmp_path):
     program = "import os, sys, pathlib; os.umask(0); from fedgbo.federation.secret_files import *; "
     program += "write_new(private_folder(pathlib.Path(sys.argv[1])) / 'k', b'x')"

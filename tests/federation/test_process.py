@@ -90,6 +90,29 @@ time.sleep(600)
     wait_for(lambda: not mark.alive, 20)
 
 
+def test_a_stranger_with_the_number_of_one_that_ended_is_left_alone(tmp_path):
+    ended = Process.start("it", ["true"], os.environ, tmp_path / "log")
+    ended.popen.wait()
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        ended.popen.pid = stranger.pid
+        stop([ended])
+        time.sleep(0.1)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_orphans_of_one_that_ended_go_with_it(tmp_path):
+    process = Process.start("it", ["sh", "-c", "sleep 600 & echo $!"], os.environ, tmp_path / "log")
+    process.popen.wait()
+    (orphan,) = marks_of([int(process.said())])
+    assert orphan.alive
+    stop([process])
+    wait_for(lambda: not orphan.alive, 10)
+
+
 def test_a_number_given_out_again_is_another_process():
     child = subprocess.Popen(["sleep", "600"])
     (mark,) = marks_of([child.pid])

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -10,7 +12,9 @@ from fedgbo.core.errors import MissingExtraError
 from fedgbo.federation import extras
 from fedgbo.federation.certificates import make_certificates
 from fedgbo.federation.environment import flower_environment
+from fedgbo.federation.tree import marks_of
 from fedgbo.federation.warm import COMMAND, PIPE, warm_environment
+from tests.cli.test_processes import wait_for
 
 
 @pytest.fixture
@@ -41,6 +45,25 @@ def test_arguments_go_into_the_pipe_where_somebody_waits(folder):
 
 def test_flowers_own_command_runs_where_nobody_waits(folder):
     assert call(folder, "--token", "x") == "itself: --token x\n"
+
+
+def test_a_fork_ends_with_the_process_that_waits(folder):
+    """As when the node's command is killed, which ends the process that waits, while a client trains."""
+    program = "import pathlib, sys, time; from fedgbo.federation import warm; "
+    program += "warm._answer = lambda words: [print(__import__('os').getpid(), flush=True), time.sleep(600)]; "
+    program += "warm.wait_at(pathlib.Path(sys.argv[1]))"
+    handle = os.open(folder / PIPE, os.O_RDWR)
+    os.write(handle, b"[]\n")
+    waiting = subprocess.Popen([sys.executable, "-c", program, folder / PIPE], stdout=subprocess.PIPE, text=True)
+    try:
+        (fork,) = marks_of([int(waiting.stdout.readline())])
+        assert fork.alive
+        waiting.send_signal(signal.SIGKILL)
+        wait_for(lambda: not fork.alive, 10)
+    finally:
+        waiting.kill()
+        waiting.communicate()
+        os.close(handle)
 
 
 def test_nothing_is_sent_installed_or_taken_from_the_users_flower(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """`fedgbo federation`: from an app's folder to a run on real machines, each step a command."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -19,11 +20,13 @@ from fedgbo.cli.federation_options import (
     asked_for,
     options_of,
 )
+from fedgbo.cli.federation_view import plain
 from fedgbo.federation.app import write_app
 from fedgbo.federation.certificates import make_certificates
 from fedgbo.federation.control import control
 from fedgbo.federation.node_keys import make_node, read_public_key
 from fedgbo.federation.server_folder import ServerFolder
+from fedgbo.runs.describe import find, parameters
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -54,9 +57,11 @@ def new(
         if note:
             err.print(f"{config.label} on {config.task['name']}, {note}")
         settings = write_app(folder, config, options_of(option))
-        out.print(str(folder))
-        err.print(f"the same run without a federation: fedgbo run {settings}")
-        err.print(f"on a server that runs: fedgbo federation run SERVER {folder}")
+        out.print(plain(folder))
+        needed = [key for key, must in parameters(find("task", config.task["name"])).items() if must]
+        if set(needed) <= set(config.task):  # a function that asks for a node's configuration needs a node
+            err.print(f"the same run without a federation: fedgbo run {plain(shlex.quote(str(settings)))}")
+        err.print(f"on a server that runs: fedgbo federation run SERVER {plain(shlex.quote(str(folder)))}")
 
 
 @app.command()
@@ -70,8 +75,8 @@ def certs(
     """Make the server's certificate and the authority that vouches for it. At the server, once."""
     with clean_errors():
         names = make_certificates(folder, host or [], days)
-        out.print(str(folder / "ca.crt"))
-        err.print(f"valid for {', '.join(names)}; give ca.crt, and nothing else of {folder}, to every node")
+        out.print(plain(folder / "ca.crt"))
+        err.print(f"valid for {', '.join(names)}; give ca.crt, and nothing else of {plain(folder)}, to every node")
 
 
 @app.command()
@@ -81,8 +86,8 @@ def key(
     """Make a node's key pair. At the node, once: the private key never leaves it."""
     with clean_errors():
         node = make_node(folder)
-        out.print(str(node.public_key))
-        err.print(f"send {node.public_key.name}, and nothing else of {folder}, to the server's people")
+        out.print(plain(node.public_key))
+        err.print(f"send {node.public_key.name}, and nothing else of {plain(folder)}, to the server's people")
 
 
 @app.command()

@@ -82,7 +82,7 @@ def up(
             folder = LocalFolder(resume.absolute())
             config = _settings(folder.app / SETTINGS)
         again = shlex.join(["fedgbo", "federation", "up", "--resume", str(folder.path)])
-        with _resumable(again, folder), running(folder, _tell(quiet)) as federation:
+        with _resumable(lambda: again, folder), running(folder, _tell(quiet)) as federation:
             number = start_run(folder, federation)
             view = EventView(config.rounds, federation.names)
             with attended(federation.control, number, folder.log):
@@ -103,8 +103,8 @@ def serve(
             err.print(f"[bold yellow]warning:[/] {warning}")
         process = start_superlink(server, listen, insecure=insecure)
         try:
-            err.print(f"serving at {listen}; log: {server.log}; Ctrl-C ends it")
-            err.print(f"let nodes in with: fedgbo federation register {folder} KEY.pub")
+            err.print(f"serving at {plain(listen)}; log: {plain(server.log)}; Ctrl-C ends it")
+            err.print(f"let nodes in with: fedgbo federation register {plain(shlex.quote(str(folder)))} KEY.pub")
             while process.alive:
                 time.sleep(0.2)
             raise FederationError(
@@ -136,7 +136,7 @@ def join(
         process = start_supernode(place, server, ca and ca.absolute(), _node_config(clients, config))
         try:
             wait_joined(process, place, server)
-            err.print(f"{place.name} has joined the federation at {server}; log: {place.log}; Ctrl-C ends it")
+            err.print(f"{place.name} has joined the federation at {server}; log: {plain(place.log)}; Ctrl-C ends it")
             watch = NodeWatch(process)
             while process.alive:
                 for line in watch.new():
@@ -171,9 +171,13 @@ def run(
         elif (folder / "run.json").exists():
             raise ConfigError(f"{folder} already holds a run; go on with it with --resume {folder}")
         place = ServerFolder(server.absolute())
-        again = shlex.join(
-            ["fedgbo", "federation", "run", str(place.path), str(app.absolute()), "--resume", str(folder)]
-        )
+
+        def again() -> str:
+            words = ["fedgbo", "federation", "run", str(place.path), str(app.absolute())]
+            words += ["--resume" if (folder / "run.json").exists() else "--out", str(folder)]
+            words += [word for text in option or [] for word in ("-c", text)]
+            return shlex.join([*words, "--insecure"] if insecure else words)
+
         with _stops_with(again), control(place.address(), None if insecure else place.ca) as to_server:
             number = to_server.start(app.absolute(), overrides(settings, folder, options_of(option)))
             view = EventView(config.rounds)
@@ -233,12 +237,12 @@ def _follow(
 def _conclude(run: Path, check: bool) -> None:
     """Print what came out and its digest, beside that of `fedgbo run` if asked for."""
     last = RunFolder.open(run).records()[-1]
-    out.print(f"{score(last.accuracy, last.loss)} after {last.round} rounds in {last.seconds:.1f} s\n{run}")
+    out.print(f"{score(last.accuracy, last.loss)} after {last.round} rounds in {last.seconds:.1f} s\n{plain(run)}")
     show_digests(run, check)
 
 
 @contextmanager
-def _resumable(again: str, folder: LocalFolder) -> Iterator[None]:
+def _resumable(again: Callable[[], str], folder: LocalFolder) -> Iterator[None]:
     """Say which logs to read after a failure, and how to go on."""
     with _stops_with(again):
         try:
@@ -249,15 +253,15 @@ def _resumable(again: str, folder: LocalFolder) -> Iterator[None]:
 
 
 @contextmanager
-def _stops_with(again: str) -> Iterator[None]:
+def _stops_with(again: Callable[[], str]) -> Iterator[None]:
     """Say how to go on when a run stops before its end."""
     try:
         yield
     except KeyboardInterrupt:
-        err.print(f"stopped; go on with: {again}")
+        err.print(f"stopped; go on with: {plain(again())}")
         sys.exit(130)
     except FederationError as error:
-        raise FederationError(f"{error}\ngo on with: {again}") from error
+        raise FederationError(f"{error}\ngo on with: {again()}") from error
 
 
 def _settings(file: Path) -> RunConfig:
@@ -275,7 +279,7 @@ def _node_config(clients: str | None, extra: list[str] | None) -> dict[str, str 
         key, equals, value = text.partition("=")
         if not equals:
             raise ConfigError(f"'{text}' must be key=value, e.g. data=/srv/records.csv")
-        config[key] = value
+        config[key] = int(value) if key in ("partition-id", "num-partitions") and value.isdigit() else value
     if "clients" not in config and not {"partition-id", "num-partitions"} <= set(config):
         raise ConfigError("say which of the federation's clients this node hosts, e.g. --clients 0")
     return config

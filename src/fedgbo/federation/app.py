@@ -151,6 +151,7 @@ def _copied(settings: Mapping[str, Any], folder: Path) -> _Own:
         if not file:
             continue
         stem = re.sub(r"\W", "_", Path(file).stem)
+        stem = f"{stem}_{len(modules)}" if f"own_{stem}" in modules.values() else stem  # of another folder's file
         module = modules.setdefault(file, f"own_{stem}" if names else "task")
         files[f"{module}.py"] = Path(file).read_text(encoding="utf-8")
         names.append((module, name))

@@ -13,6 +13,10 @@ from fedgbo.federation.addresses import Address
 SECONDS = 10.0
 
 
+class UntrustedError(FederationError):
+    """A server that answers, and is not one that we trust: waiting does not help."""
+
+
 def check_server(address: Address, ca: Path | None) -> None:
     """Raise, with the reason, unless the server at `address` can be spoken to, by TLS if `ca` is given."""
     if ca is None:
@@ -32,7 +36,7 @@ def check_server(address: Address, ca: Path | None) -> None:
         with _connect(address) as plain, context.wrap_socket(plain, server_hostname=address.host):
             return
     except ssl.SSLCertVerificationError as error:
-        raise FederationError(f"refused by us: {_why(address, ca, error)}") from error
+        raise UntrustedError(f"refused by us: {_why(address, ca, error)}") from error
     except ssl.SSLError as error:
         raise FederationError(
             f"the server at {address} does not speak TLS ({error.reason or error}); is that its port, and was it "
@@ -43,9 +47,11 @@ def check_server(address: Address, ca: Path | None) -> None:
 
 
 def answers(address: Address, ca: Path | None) -> bool:
-    """Return whether the server is there and is the right one."""
+    """Return whether the server is there; raise if it is the wrong one, or has a certificate for other names."""
     try:
         check_server(address, ca)
+    except UntrustedError:
+        raise
     except FederationError:
         return False
     return True

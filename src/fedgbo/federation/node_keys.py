@@ -58,8 +58,9 @@ def make_node(path: Path) -> NodeFolder:
         raise ConfigError(
             f"'{node.name}' cannot be a node's name; use up to 63 letters, digits, '-', '_' and '.', e.g. hospital-a"
         )
-    if node.private_key.exists():
-        raise RunFolderError(f"{node.private_key} is there already and is never overwritten; choose another name")
+    for file in (node.private_key, node.public_key):
+        if file.exists():
+            raise RunFolderError(f"{file} is there already and is never overwritten; choose another name")
     private_folder(node.path)
     key = ec.generate_private_key(ec.SECP384R1())
     secret = key.private_bytes(

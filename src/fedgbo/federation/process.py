@@ -43,6 +43,7 @@ class Process:
         """Start a command whose output goes to the end of `log`."""
         handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
         with os.fdopen(handle, "ab") as file:
+            begin = os.fstat(handle).st_size  # before the child can write: it shares our place in the file
             popen = subprocess.Popen(
                 command,
                 env=dict(environment),
@@ -50,9 +51,9 @@ class Process:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with(os.getpid()),
+                preexec_fn=end_with(os.getpid()),
             )
-            return cls(name, log, file.tell(), popen)
+            return cls(name, log, begin, popen)
 
     @property
     def alive(self) -> bool:
@@ -95,7 +96,7 @@ def stop(processes: Iterable[Process], seconds: float = GRACE) -> None:
 
 
 def _stop(all_of_them: Sequence[Process], seconds: float) -> None:
-    marks = marks_of(process.popen.pid for process in all_of_them)
+    marks = marks_of(process.popen.pid for process in all_of_them if process.alive)
     for process in all_of_them:
         if process.alive:
             process.popen.terminate()
@@ -104,10 +105,19 @@ def _stop(all_of_them: Sequence[Process], seconds: float) -> None:
     marks = list({*marks, *marks_of(mark.pid for mark in marks if mark.alive)})
     kill(marks)
     for process in all_of_them:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.popen.pid, signal.SIGKILL)  # what it started after we looked
+        _kill_group(process)
         process.popen.wait()
     _wait_until_gone([], marks, GRACE)
+
+
+def _kill_group(process: Process) -> None:
+    """End what the process has started and we did not see, but nobody who was given its number after it was reaped.
+
+    A group keeps its number from being given out again, so a process that has it now is a stranger.
+    """
+    if process.alive or not marks_of([process.popen.pid]):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.popen.pid, signal.SIGKILL)
 
 
 def _wait_until_gone(processes: Sequence[Process], marks: Sequence[Mark], seconds: float) -> None:
@@ -119,7 +129,7 @@ def _wait_until_gone(processes: Sequence[Process], marks: Sequence[Mark], second
         time.sleep(POLL)
 
 
-def _end_with(parent: int) -> Callable[[], None] | None:
+def end_with(parent: int) -> Callable[[], None] | None:
     """Return what a child does first: ask Linux for a signal when its parent, `parent`, is gone."""
     if not sys.platform.startswith("linux"):
         return None

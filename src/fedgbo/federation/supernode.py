@@ -72,7 +72,7 @@ def node_config(config: Mapping[str, Value]) -> str:
             raise ConfigError(f"'{key}' cannot be a key of a node's configuration; use letters, digits, '-' and '_'")
         if isinstance(value, str) and ('"' in value or "\n" in value):
             raise ConfigError(f"{key}: a value of a node's configuration may not hold quotation marks or line breaks")
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+    return " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())
 
 
 def _joined(process: Process) -> int | None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedgbo.federation.environment import flower_command
-from fedgbo.federation.process import Process
+from fedgbo.federation.process import Process, end_with
 from fedgbo.federation.secret_files import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
 
 COMMAND = "flwr-clientapp"
@@ -55,10 +55,13 @@ def wait_at(pipe: Path) -> None:
     import fedgbo.flower  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork ended: Flower hears of it by its reply
+    end_with_us = end_with(os.getpid())
     with os.fdopen(handle, encoding="utf-8") as lines:
         for line in lines:
             arguments = json.loads(line)
             if os.fork() == 0:
+                if end_with_us is not None:
+                    end_with_us()  # a fork does not inherit what its parent asked for
                 os.close(handle)
                 _answer(arguments)
 
