@@ -11,6 +11,7 @@ COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#5
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [8, 2, 2, 2, 2, 2], [10, 4], [4, 2, 1, 2], [3, 5]]
 
 SUFFIXES = (".png", ".svg", ".pdf")
+PADDING = {"left": 5, "top": 5, "bottom": 5, "right": 30}  # a font wider than that measured must not cut the legend
 
 
 def altair() -> Any:
@@ -42,7 +43,7 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
 def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
     """Give a chart of lines its title, and all of them the same grid and legend."""
     return (
-        chart.properties(title=altair().Title(title, subtitle=subtitle, anchor="start"))
+        chart.properties(title=altair().Title(title, subtitle=subtitle, anchor="start"), padding=PADDING)
         .configure_axis(grid=True, gridOpacity=0.4)
         .configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
     )

@@ -46,8 +46,9 @@ def curve_chart(rows: Sequence[Point], palette: Palette, names: Sequence[str], x
     """Return an altair chart of `y` against `x`, a line and a band for each name; `scale` is for the y axis."""
     alt = altair()
     legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1)
-    whole = {"axis": alt.Axis(tickMinStep=1, format="d")} if x.key == ROUNDS.key else {}
-    across = alt.X(f"{x.key}:Q", title=x.title, **whole)
+    whole = {"tickMinStep": 1, "format": "d"} if x.key == ROUNDS.key else {}
+    axis = alt.Axis(labelOverlap="greedy", labelSeparation=12, **whole)
+    across = alt.X(f"{x.key}:Q", title=x.title, axis=axis)
     return _layers(rows, palette, names, across, y, legend, scale)
 
 
