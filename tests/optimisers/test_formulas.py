@@ -100,6 +100,39 @@ def test_inverse_returns_the_mean_gradient_also_with_unequal_steps(name, data):
     assert torch.allclose(recovered, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+@given(data=st.data(), steps=st.floats(1, 50))
+def test_learning_is_tracking_the_inverse(name, data, steps):
+    opt = EXAMPLES[name]
+    vector = st.lists(numbers, min_size=3, max_size=3).map(lambda v: torch.tensor(v, dtype=torch.float64))
+    delta = data.draw(vector)
+    stats = {key: data.draw(vector).abs() + 0.01 for key in opt.init(delta)}
+    expected = opt.track(stats, opt.invert(stats, delta, steps))
+    learnt = opt.learn(stats, delta, steps)
+    assert learnt.keys() == expected.keys()
+    for key in expected:
+        assert torch.allclose(learnt[key], expected[key], rtol=1e-12, atol=1e-12)
+
+
+class Doubled(fedgbo.SGDm):
+    """A subclass with a formula of its own, for which SGDm's shortcut would be wrong."""
+
+    def track(self, stats, grad):
+        return {"m": 2 * grad}
+
+
+class Same(fedgbo.SGDm):
+    """One with none."""
+
+
+def test_a_shortcut_is_not_inherited_by_other_formulas():
+    delta = torch.tensor([0.06, -0.03], dtype=torch.float64)
+    close(fedgbo.SGDm(lr=0.1, beta=0.9).learn({"m": M}, delta, 3)["m"], [0.2, -0.1])
+    close(Same(lr=0.1, beta=0.9).learn({"m": M}, delta, 3)["m"], [0.2, -0.1])
+    own = Doubled(lr=0.1, beta=0.9)
+    close(own.learn({"m": M}, delta, 3)["m"], (2 * own.invert({"m": M}, delta, 3)).tolist())
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

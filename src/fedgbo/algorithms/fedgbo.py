@@ -47,10 +47,10 @@ class FedGBO(FederatedAlgorithm):
     def server_update(self, server: State, mean: State, steps: float) -> State:
         """Average, invert, track."""
         if self.inverts:
-            g = self.optimiser.invert(server.stats, mean.params, steps)
+            stats = self.optimiser.learn(server.stats, mean.params, steps)
         else:
-            g = mean.stats["gradient"] / steps
-        return State(server.params - mean.params, self.optimiser.track(server.stats, g))
+            stats = self.optimiser.track(server.stats, mean.stats["gradient"] / steps)
+        return State(server.params - mean.params, stats)
 
     @property
     def inverts(self) -> bool:

@@ -5,6 +5,8 @@ from dataclasses import fields
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.optimiser import Optimiser
 
+FORMULAS = ("update", "track", "invert", "learn", "step")
+
 
 def is_elementwise(algorithm: FederatedAlgorithm) -> bool:
     """Return whether the algorithm's `server_update`, and all of its optimisers, say so.
@@ -13,7 +15,7 @@ def is_elementwise(algorithm: FederatedAlgorithm) -> bool:
     """
     parts = [getattr(algorithm, field.name) for field in fields(algorithm)]
     optimisers = [part for part in parts if isinstance(part, Optimiser)]
-    return _says(algorithm, "server_update") and all(_says(o, "update", "track", "invert", "step") for o in optimisers)
+    return _says(algorithm, "server_update") and all(_says(optimiser, *FORMULAS) for optimiser in optimisers)
 
 
 def _says(thing: object, *formulas: str) -> bool:

@@ -50,6 +50,19 @@ class Optimiser(ABC):
         """
         raise ConfigError(f"{type(self).__name__} has no inverse step; use FedGBO(..., inverse=False)")
 
+    def learn(self, stats: Stats, delta: Tensor, steps: float) -> Stats:
+        """T after I: return the statistics after a round that moved the model by delta = x_t - x_{t+1}.
+
+        An optimiser whose two formulas simplify when put together may say what they make.
+        """
+        return self.track(stats, self.invert(stats, delta, steps))
+
+    def __init_subclass__(cls) -> None:
+        """Let no class inherit a `learn` that is not of its own `track` and `invert`."""
+        super().__init_subclass__()
+        if "learn" not in vars(cls) and ("track" in vars(cls) or "invert" in vars(cls)):
+            cls.learn = Optimiser.learn  # type: ignore[method-assign]
+
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
         """One step with statistics that move: MFL's clients, AdaptiveFedOpt's server.
 

@@ -50,8 +50,11 @@ class SGDm(Optimiser):
 
     def invert(self, stats: Stats, delta: Tensor, steps: float) -> Tensor:
         """Return ((x_t - x_{t+1}) / (η K) - β m) / (1 - β)."""
-        mean = delta * (1 / (self.lr * steps * (1 - self.beta)))  # a pass less than the formula has, and no division
-        return torch.sub(mean, stats["m"], alpha=self.beta / (1 - self.beta))
+        return (delta / (self.lr * steps) - self.beta * stats["m"]) / (1 - self.beta)
+
+    def learn(self, stats: Stats, delta: Tensor, steps: float) -> Stats:
+        """Return β m + (1 - β) I = (x_t - x_{t+1}) / (η K)."""
+        return {"m": delta / (self.lr * steps)}
 
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
         """Track, then return y - η m and the new m."""
