@@ -27,6 +27,14 @@ def test_at_round_reaches_into_algorithms_and_terms():
     assert now.objective[0].mu == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize("wrap", [lambda term: term, lambda term: [term], lambda term: (term,)])
+def test_at_round_sees_equal_algorithms_with_and_without_a_schedule(wrap):
+    for mu in (0.5, fedgbo.Constant(0.5), fedgbo.Step(0.5, every=1, factor=0.5), 0.5):
+        algorithm = fedgbo.FedAvg(fedgbo.SGD(lr=0.1), objective=wrap(fedgbo.Proximal(mu=mu)))
+        for t in (0, 1):
+            assert at_round(algorithm, t).terms[0].mu == (0.25 if isinstance(mu, fedgbo.Step) and t else 0.5)
+
+
 def test_at_round_gives_the_same_object_back_where_nothing_is_scheduled():
     algorithm = fedgbo.FedAvg(fedgbo.SGD(lr=0.1))
     assert at_round(algorithm, 7) is algorithm

@@ -6,6 +6,7 @@ Any number of an optimiser, an algorithm or an objective term may be a Schedule;
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from fedgbo.core.errors import ConfigError
@@ -88,15 +89,32 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 def at_round(thing: T, t: int) -> T:
     """Return `thing` with every schedule inside it replaced by its value in round t."""
+    try:
+        return thing if _constant(thing) else _filled(thing, t)
+    except TypeError:  # it has a list in it, or something else that cannot be a key
+        return _filled(thing, t)
+
+
+@lru_cache(maxsize=64)
+def _constant(thing: Any) -> bool:
+    """Return whether there is no schedule inside: looked for once, and not every round."""
+    if isinstance(thing, tuple):
+        return all(map(_constant, thing))
+    if not is_dataclass(thing) or isinstance(thing, type):
+        return True
+    return not isinstance(thing, Schedule) and all(_constant(getattr(thing, field.name)) for field in fields(thing))
+
+
+def _filled(thing: T, t: int) -> T:
     if isinstance(thing, Schedule):
         return thing(t)  # type: ignore[return-value]
     if isinstance(thing, tuple | list):
-        return type(thing)(at_round(part, t) for part in thing)
+        return type(thing)(_filled(part, t) for part in thing)
     if not is_dataclass(thing) or isinstance(thing, type):
         return thing
     changed: dict[str, Any] = {}
     for field in fields(thing):
         value = getattr(thing, field.name)
-        if (now := at_round(value, t)) is not value and now != value:
+        if (now := _filled(value, t)) is not value and now != value:
             changed[field.name] = now
     return replace(thing, **changed) if changed else thing

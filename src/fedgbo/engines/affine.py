@@ -34,7 +34,7 @@ def affine(optimiser: Optimiser, params: Tensor, stats: Stats, *, check: bool = 
     told = FixedStep.of(optimiser, stats)
     if told is not None:
         offset = torch.zeros_like(params) if told.offset is None else told.offset
-        scale = told.scale if isinstance(told.scale, Tensor) else torch.full_like(params, told.scale)
+        scale = told.scale if isinstance(told.scale, Tensor) else _full(len(params), told.scale)
         step = Affine(offset, scale)
         return step if not check or _holds(step, optimiser, stats) else None
     zero = torch.zeros_like(params)
@@ -53,6 +53,12 @@ def _holds(step: Affine, optimiser: Optimiser, stats: Stats) -> bool:
     error = (optimiser.update(params, stats, grad) - expected).abs_()
     size = params.abs() + step.offset.abs() + (step.scale * grad).abs_()
     return bool((error <= TOLERANCE * size).all())
+
+
+@lru_cache(maxsize=4)
+def _full(length: int, value: float) -> Tensor:
+    """Return a vector with the same number everywhere, which nobody is to change."""
+    return torch.full((length,), value, dtype=torch.float64)
 
 
 @lru_cache(maxsize=4)

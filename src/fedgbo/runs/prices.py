@@ -33,25 +33,37 @@ class Prices:
         )
 
     def booked(
-        self, ledger: Ledger, algorithm: FederatedAlgorithm, result: CohortResult, steps: Sequence[int]
+        self,
+        ledger: Ledger,
+        algorithm: FederatedAlgorithm,
+        result: CohortResult,
+        steps: Sequence[int],
+        seconds: float = 0.0,
     ) -> Ledger:
-        """Return the ledger with one more round in it.
+        """Return the ledger with one more round in it, which took so many seconds.
 
         The algorithm is the run's own, schedules and all: what it asks does not depend on their values, and so it is
         asked once and not every round.
         """
         paper = local_update_flops(result.samples, sum(steps), self.macs, self.params, algorithm.step_ops)
-        operations = sum(clients * asked(algorithm, k).operations for k, clients in Counter(steps).items())
+        operations = sum(clients * asked(algorithm, k).operations for k, clients in _counted(tuple(steps)))
         return replace(
             ledger,
             round=ledger.round + 1,
             download_bytes=ledger.download_bytes + result.download_bytes,
             upload_bytes=ledger.upload_bytes + result.upload_bytes,
             flops=ledger.flops + paper,
+            seconds=ledger.seconds + seconds,
             counted_flops=ledger.counted_flops + result.samples * self.gradient_flops + operations * self.params,
             loss_sum=ledger.loss_sum + result.loss,
             loss_rounds=ledger.loss_rounds + 1,
         )
+
+
+@lru_cache(maxsize=64)
+def _counted(steps: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return every number of local steps, and how many clients take it: in most runs the same in each round."""
+    return list(Counter(steps).items())
 
 
 @lru_cache(maxsize=64)
