@@ -74,13 +74,11 @@ def test_the_parallel_engine_gives_way(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["fedgbo", "fedprox", "mfl", "mimelite"])
-def test_a_network_in_one_call_and_an_odd_client_in_halves(name, monkeypatch):
+def test_a_network_in_one_call(name):
     """The fast path takes the step within its C call, and a measured client cannot: the bits are the same."""
-    monkeypatch.setattr("fedgbo.engines.serial.WORTH_SPLITTING", 0)
     network = lambda: nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 10))  # noqa: E731
     task = replace(TASKS["digits"](), model=network, clients_per_round=3, batch_size=20)
     engine = engine_for(task, example(name), 0, metrics=("drift",))
-    assert engine.plain.splits
     assert (engine.plain.model._runner is None) == (library() is None)
     assert all(drift["error"] > 0 for drift in with_and_without(task, example(name)))
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import fedgbo
-from fedgbo.engines.serial import SerialEngine
 from fedgbo.flower import client_app
 from fedgbo.tasks.femnist import femnist_synthetic
 from tests.conftest import make_task
@@ -38,9 +37,7 @@ def large_of_other_cohorts():
     return replace(large(), clients_per_round=2, batch_size=5)
 
 
-def test_the_odd_client_is_the_same_one_on_a_node():
-    """With a model this large an odd cohort's last client computes its batches in halves."""
-    assert SerialEngine(large(), GBO, seed=0).splits
+def test_a_node_with_a_task_of_other_cohorts_and_batches():
     grid = LocalGrid(nodes(large_of_other_cohorts))
     assert told(federate(large, grid=grid, rounds=1, local_steps=1)) == told(simulate(large, rounds=1, local_steps=1))
 

@@ -111,17 +111,11 @@ class _Timed:
         self.seconds = 0.0
 
     def train(
-        self,
-        algorithm: FederatedAlgorithm,
-        down: State,
-        cohort: Sequence[int],
-        steps: Sequence[int],
-        t: int,
-        odd: int | None = None,
+        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
     ) -> CohortResult:
         """Train, and take the time; averaging is the server's."""
         began = time.perf_counter()
-        result = self._engine.train(algorithm, down, cohort, steps, t, odd)
+        result = self._engine.train(algorithm, down, cohort, steps, t)
         self.seconds += time.perf_counter() - began - result.averaging_seconds
         return result
 

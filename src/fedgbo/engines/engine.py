@@ -22,19 +22,9 @@ class Engine(Protocol):
     sample: tuple[Tensor, Tensor]  # a small batch, for counting what a sample costs
 
     def train(
-        self,
-        algorithm: FederatedAlgorithm,
-        down: State,
-        cohort: Sequence[int],
-        steps: Sequence[int],
-        t: int,
-        odd: int | None = None,
+        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
     ) -> CohortResult:
-        """Run round t's client updates; `steps` has the number of local steps of each client in the cohort.
-
-        `odd` is the client without a partner in a cohort of odd size. An engine may compute its batches in two halves,
-        so that two workers share them, but must then do so whatever the number of workers.
-        """
+        """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""

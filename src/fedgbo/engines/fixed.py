@@ -37,18 +37,18 @@ class FixedStep:
         offset = None if self.offset is None else self.offset.data_ptr()
         return (offset, self.scale.data_ptr(), 0.0) if isinstance(self.scale, Tensor) else (offset, None, self.scale)
 
-    def take(self, y: Tensor, grad: Tensor, begin: int = 0, more: Tensor | None = None) -> None:
-        """Step in place, with grad + more; `y` and these are the numbers from `begin` on, and lie in order."""
+    def take(self, y: Tensor, grad: Tensor, begin: int = 0) -> None:
+        """Step in place; `y` and `grad` are the numbers from `begin` on, and lie in order."""
         end = begin + y.numel()
         offset = None if self.offset is None else self.offset[begin:end]
         scale = self.scale[begin:end] if isinstance(self.scale, Tensor) else None
         native = library()
         if native is not None and y.is_cpu and y.dtype in KINDS:
             rate = 0.0 if isinstance(self.scale, Tensor) else self.scale
-            addresses = [None if part is None else part.data_ptr() for part in (y, grad, more, offset, scale)]
+            addresses = [None if part is None else part.data_ptr() for part in (y, grad, offset, scale)]
             getattr(native, f"fedgbo_step_{KINDS[y.dtype]}")(y.numel(), *addresses, rate)
             return
-        y, grad = y.view(-1), (grad if more is None else grad + more).reshape(-1)
+        y, grad = y.view(-1), grad.reshape(-1)
         if offset is not None:
             y.sub_(offset)
         if isinstance(self.scale, Tensor):

@@ -1,7 +1,6 @@
 """A torch module seen as a function of one flat vector: the only place with autograd."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +25,8 @@ class FlatModel:
         self.params = torch.cat([p.detach().reshape(-1) for p in parameters])
         self._parameters = parameters
         self._runner: StackRunner | None = None
-        self._at = self.params  # where the parameters are that it computes with
-        self._point_at(self.params)
-        self._grads: list[Tensor] = []  # as one vector or, of a batch in halves, two; where a runner computes them
+        self._point()
+        self._grad: Tensor | None = None  # as one vector, where a runner computed it
         self._hidden: Tensor | None = None
 
     def gradient(
@@ -36,28 +34,21 @@ class FlatModel:
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient at `params` of the loss, plus the terms on the hidden layer, and that loss."""
         self.params.copy_(params)
-        self.clear()
         loss = self.backward(batch, terms)
         return self.flat_gradient(), loss
 
-    def clear(self) -> None:
-        """Forget the gradients: the next ones are taken as they come, not added."""
-        self._grads = []
+    def backward(self, batch: tuple[Tensor, Tensor], terms: Sequence[Term] = ()) -> Tensor:
+        """Compute the gradients of the loss, plus the terms on the hidden layer; return that loss."""
+        self._grad = None
         for p in self._parameters:
             p.grad = None
-
-    def backward(self, batch: tuple[Tensor, Tensor], terms: Sequence[Term] = (), share: float = 1.0) -> Tensor:
-        """Add to every parameter's gradient that of `share` times the loss; return that part of the loss."""
         if self._runner is not None and self._runner.takes(*batch):
-            grad = torch.empty_like(self.params)
-            loss = self._runner.gradient(self._at, *batch, share, grad)
-            self._grads.append(grad)
-            return loss
+            self._grad = torch.empty_like(self.params)
+            return self._runner.gradient(self.params, *batch, self._grad)
         loss = self.loss(self.module(batch[0]), batch[1])
         for term in terms:
             if term.needs_hidden and self._hidden is not None:
                 loss = loss + term.loss(self._hidden)
-        loss = loss if share == 1.0 else loss * share
         loss.backward()  # type: ignore[no-untyped-call]
         self._hidden = None
         return loss.detach()
@@ -66,16 +57,12 @@ class FlatModel:
         """Take a step in place with the gradient of the batch; return the loss before it."""
         if self._runner is not None and self._runner.takes(*batch):
             return self._runner.step(self.params, *batch, step)
-        self.clear()
         loss = self.backward(batch, terms)
         self.take(step)
         return loss
 
     def take(self, step: FixedStep) -> None:
         """Take a step in place with the gradients that are there."""
-        if len(self._grads) == 2:
-            step.take(self.params, self._grads[0], more=self._grads[1])
-            return
         for begin, p, grad in self.gradients():
             step.take(p, grad, begin)
 
@@ -83,13 +70,13 @@ class FlatModel:
         """Hand the parameters over, without a copy, and work on other memory from now on."""
         given = self.params
         self.params = torch.empty_like(given)
-        self._point_at(self.params)
+        self._point()
         return given
 
     def gradients(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Yield parameters, each with its place in the flat vector before it, and its gradient, or zeros, after it."""
-        if self._grads:
-            yield 0, self.params, self._summed()
+        if self._grad is not None:
+            yield 0, self.params, self._grad
             return
         begin = 0
         for p in self._parameters:
@@ -98,54 +85,15 @@ class FlatModel:
 
     def flat_gradient(self) -> Tensor:
         """Return the gradients as one vector."""
-        if self._grads:
-            return self._summed().clone()
+        if self._grad is not None:
+            return self._grad.clone()
         return torch.cat([grad.reshape(-1) for _, _, grad in self.gradients()])
 
-    def give_gradients(self) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Hand the gradients over, and forget them."""
-        given = self._grads, [p.grad for p in self._parameters]
-        self.clear()
-        return given
-
-    def add_gradients(self, given: tuple[list[Tensor], list[Tensor | None]]) -> None:
-        """Add another model's gradients to this one's."""
-        flat, each = given
-        self._grads += flat
-        for p, grad in zip(self._parameters, each, strict=True):
-            if p.grad is None:
-                p.grad = grad
-            elif grad is not None:
-                p.grad.add_(grad)
-
-    def _summed(self) -> Tensor:
-        first, *others = self._grads
-        for other in others:
-            first.add_(other)
-        self._grads = [first]
-        return first
-
-    @contextmanager
-    def looking_at(self, params: Tensor) -> Iterator[None]:
-        """Compute with another model's parameters where they are, instead of a copy."""
-        if self._runner is not None:  # needs no more than this
-            self._at = params
-            try:
-                yield
-            finally:
-                self._at = self.params
-            return
-        self._point_at(params)
-        try:
-            yield
-        finally:
-            self._point_at(self.params)
-
-    def _point_at(self, params: Tensor) -> None:
-        self._at = params
+    def _point(self) -> None:
+        """Let the module compute with `params`."""
         begin = 0
         for p in self._parameters:
-            p.data = params[begin : begin + p.numel()].view(p.shape)
+            p.data = self.params[begin : begin + p.numel()].view(p.shape)
             begin += p.numel()
 
     def outputs(self, params: Tensor, inputs: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -11,8 +12,8 @@ from torch import Tensor
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.state import State
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.halves import at_once
-from fedgbo.engines.serial import ClientResult, CohortResult, SerialEngine, Work, gather
+from fedgbo.engines.serial import ClientResult, CohortResult, Pause, SerialEngine, Work, gather
+from fedgbo.engines.turns import Cores, Turn, pauses
 
 T = TypeVar("T")
 
@@ -20,9 +21,9 @@ T = TypeVar("T")
 class ParallelEngine:
     """Does what the plain engine does, for as many clients at a time as there are workers.
 
-    Each worker has a model of its own. Results are taken in the order of clients, whoever is done first, so that bits
-    do not depend on the number of workers; and no more clients are begun than can be held, so that memory does not
-    grow with the cohort.
+    Each client that was begun has a model of its own. Results are taken in the order of clients, whoever is done first,
+    so that bits do not depend on the number of workers; and no more clients are begun than can be held, so that memory
+    does not grow with the cohort.
     """
 
     def __init__(self, plain: SerialEngine, algorithm: FederatedAlgorithm, workers: int) -> None:
@@ -30,31 +31,40 @@ class ParallelEngine:
         self.task, self.seed, self.model = plain.task, plain.seed, plain.model
         self.initial_params, self.sample = plain.initial_params, plain.sample
         self.workers = workers
-        self._threads = ThreadPoolExecutor(workers, "fedgbo-client")
+        self._most = len(pauses(len(plain.team.share(range(plain.task.cohort_size))), workers))  # that wait halfway
+        self._threads = ThreadPoolExecutor(workers + self._most, "fedgbo-client")
+        self._cores = Cores(workers)
         self._free: SimpleQueue[FlatModel] = SimpleQueue()
         self._free.put(plain.model)
-        for _ in range(workers - 1):
+        for _ in range(workers + self._most - 1):
             model = FlatModel(plain.build_model(), plain.task.loss)
             model.specialise(plain.sample[0], algorithm.terms)
             self._free.put(model)
 
     def train(
-        self,
-        algorithm: FederatedAlgorithm,
-        down: State,
-        cohort: Sequence[int],
-        steps: Sequence[int],
-        t: int,
-        odd: int | None = None,
+        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
     ) -> CohortResult:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
-        work = Work(algorithm, down, t, odd if self.plain.splits else None)
-
-        def update(model: FlatModel, who: tuple[int, int]) -> ClientResult:
-            return self.plain.train_client(model, work, *who, halves=at_once(self._submit))
-
+        work = Work(algorithm, down, t)
         order = self.plain.team.share(sorted(zip(cohort, steps, strict=True)))
-        return gather(self._each(update, order), down, steps, self.plain.team)
+        return gather(self._clients(work, order), down, steps, self.plain.team)
+
+    def _clients(self, work: Work, order: Sequence[tuple[int, int]]) -> Iterator[ClientResult]:
+        """Yield what clients give, in their order; the last few begin first, and wait halfway for the others."""
+
+        def update(model: FlatModel, who: tuple[int, int], pause: Pause | None = None) -> ClientResult:
+            return self.plain.train_client(model, work, *who, pause)
+
+        parts = pauses(len(order), self.workers)[: self._most]
+        whole, cut = order[: len(order) - len(parts)], order[len(order) - len(parts) :]
+        begun = deque(
+            self._threads.submit(self._on_a_model, update, (client, k), Pause(round(part * k), self._wait))
+            for (client, k), part in zip(cut, parts, strict=True)
+        )
+        with finished(begun):
+            yield from self._each(update, whole)
+            while begun:
+                yield begun.popleft().result()
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
@@ -65,26 +75,36 @@ class ParallelEngine:
     def _each(self, work: Callable[[FlatModel, Any], T], items: Iterable[Any]) -> Iterator[T]:
         """Yield work(model, item) for every item in order, a few of them under way at a time."""
         waiting: deque[Future[T]] = deque()
-        try:
+        with finished(waiting):
             for item in items:
                 if len(waiting) > self.workers:
                     yield waiting.popleft().result()
                 waiting.append(self._threads.submit(self._on_a_model, work, item))
             while waiting:
                 yield waiting.popleft().result()
-        finally:  # after an error or Ctrl-C, let none go on in the background
-            for future in waiting:
-                future.cancel()
-            for future in waiting:
-                if not future.cancelled():
-                    future.exception()
 
-    def _submit(self, work: Callable[[FlatModel], Any]) -> "Future[Any]":
-        return self._threads.submit(self._on_a_model, lambda model, _: work(model), None)
+    def _on_a_model(self, work: Callable[..., T], item: Any, pause: Pause | None = None) -> T:
+        with self._cores.one(Turn.WHOLE if pause is None else Turn.BEFORE):
+            model = self._free.get()
+            try:
+                return work(model, item) if pause is None else work(model, item, pause)
+            finally:
+                self._free.put(model)
 
-    def _on_a_model(self, work: Callable[[FlatModel, Any], T], item: Any) -> T:
-        model = self._free.get()
-        try:
-            return work(model, item)
-        finally:
-            self._free.put(model)
+    def _wait(self) -> None:
+        """Let the others compute first."""
+        self._cores.give()
+        self._cores.take(Turn.AFTER)
+
+
+@contextmanager
+def finished(futures: deque[Future[T]]) -> Iterator[None]:
+    """After an error or Ctrl-C, let none of these go on in the background."""
+    try:
+        yield
+    finally:
+        for future in futures:
+            future.cancel()
+        for future in futures:
+            if not future.cancelled():
+                future.exception()

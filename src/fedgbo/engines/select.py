@@ -53,7 +53,7 @@ def _parallel(plain: SerialEngine, algorithm: FederatedAlgorithm, workers: int) 
     """Return a ParallelEngine if there is more than one worker and the model is large enough to need them."""
     task = plain.task
     batch = task.batch_size or len(task.data.train) // task.data.clients
-    workers = min(workers, -(-task.cohort_size // plain.team.size) + plain.splits)
+    workers = min(workers, -(-task.cohort_size // plain.team.size))
     if workers < 2 or batch * forward_macs(plain.model.original, plain.sample[0]) < WORTH_THREADS:
         return None
     return None if draws_random_numbers(plain.model, plain.sample) else ParallelEngine(plain, algorithm, workers)

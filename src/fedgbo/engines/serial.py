@@ -1,7 +1,7 @@
 """The plain engine: one client after the other, in the order of their numbers. Others are measured against it."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,6 @@ from fedgbo.core.errors import DivergenceError
 from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.core.random import Rows, stream, torch_seed
 from fedgbo.core.state import State
-from fedgbo.costs.flops import forward_macs
 from fedgbo.data.samples import Samples
 from fedgbo.engines.batches import minibatches
 from fedgbo.engines.consensus import check_same, complete, fingerprint
@@ -22,12 +21,10 @@ from fedgbo.engines.device import generator_of
 from fedgbo.engines.fit import check_fit
 from fedgbo.engines.fixed import FixedStep
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.halves import Backward, in_turn, splits, whole
 from fedgbo.engines.mean import Average, Mean
 from fedgbo.engines.team import ALONE, Row, Team
 from fedgbo.tasks.task import Task
 
-WORTH_SPLITTING = 20_000_000  # multiply-adds of a batch going forward, from which handing over a half pays
 CHUNK = 64  # samples that go through the model at once where all are wanted: more is slower, and takes more memory
 
 
@@ -78,7 +75,6 @@ class SerialEngine:
         self.sample = self.batch(task.data.train, np.arange(min(2, len(task.data.train))))
         check_fit(self.model, task, *self.sample)
         self.model.specialise(self.sample[0], algorithm.terms)
-        self.splits = task.cohort_size % 2 == 1 and self._splits()
         self._fixed: tuple[Optimiser, Stats, FixedStep | None] | None = None
 
     def build_model(self) -> nn.Module:
@@ -87,25 +83,18 @@ class SerialEngine:
         return self.task.model().to(self.device)
 
     def train(
-        self,
-        algorithm: FederatedAlgorithm,
-        down: State,
-        cohort: Sequence[int],
-        steps: Sequence[int],
-        t: int,
-        odd: int | None = None,
+        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
     ) -> CohortResult:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
         order = self.team.share(sorted(zip(cohort, steps, strict=True)))
-        work = Work(algorithm, down, t, odd if self.splits else None)
+        work = Work(algorithm, down, t)
         return gather((self.train_client(self.model, work, c, k) for c, k in order), down, steps, self.team)
 
     def train_client(
-        self, model: FlatModel, work: "Work", client: int, steps: int, halves: Backward = in_turn
+        self, model: FlatModel, work: "Work", client: int, steps: int, pause: "Pause | None" = None
     ) -> ClientResult:
-        """Run one client's update on `model`; the odd client's batches go through it as `halves`."""
-        backward = halves if client == work.odd else whole
-        simulated = SimulatedClient(self, model, work, client, steps, backward)
+        """Run one client's update on `model`."""
+        simulated = SimulatedClient(self, model, work, client, steps, pause)
         up = work.algorithm.client_update(work.down, simulated)
         return ClientResult(up, simulated.mean_loss(), simulated.samples)
 
@@ -143,15 +132,6 @@ class SerialEngine:
         for part in self.team.rows(parts, count, 2):
             loss, accuracy = loss + part[0], accuracy + part[1]
         return {"loss": loss} if self.task.metric is None else {"loss": loss, "accuracy": accuracy}
-
-    def _splits(self) -> bool:
-        """Return whether a batch of this task may go through the model in halves."""
-        train, size = self.task.data.train, self.task.batch_size
-        if size is None or size * forward_macs(self.model.original, self.sample[0]) < WORTH_SPLITTING:
-            return False
-        if draws_random_numbers(self.model, self.sample):
-            return False
-        return splits(self.model, self.batch(train, np.arange(min(size, len(train)))))
 
     def batch(self, samples: Samples, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Take rows, with numbers of the model's floating type and labels as torch's losses want them."""
@@ -195,19 +175,26 @@ class Work:
     algorithm: FederatedAlgorithm
     down: State
     t: int
-    odd: int | None = None  # the client whose batches go through the model in halves
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A client that has taken so many local steps is to wait."""
+
+    steps: int
+    wait: Callable[[], None]
 
 
 class SimulatedClient(Client):
     """A client whose data lie in this process."""
 
     def __init__(
-        self, engine: SerialEngine, model: FlatModel, work: Work, client: int, steps: int, backward: Backward = whole
+        self, engine: SerialEngine, model: FlatModel, work: Work, client: int, steps: int, pause: Pause | None = None
     ) -> None:
         self.steps = steps
         self.samples = 0
         self._client, self._round = client, work.t
-        self._engine, self._model, self._backward = engine, model, backward
+        self._engine, self._model, self._pause = engine, model, pause
         self._terms, self._start = work.algorithm.terms, work.down.params
         data, t = engine.task.data, work.t
         self._first, self._size = int(data.offsets[client]), data.size(client)
@@ -218,8 +205,9 @@ class SimulatedClient(Client):
 
     def gradient(self, params: Tensor) -> Tensor:
         """Return the gradient at `params` on the next minibatch."""
+        rows = self._next()
         self._model.params.copy_(params)
-        self._losses.append(self._run(self._first + next(self._batches)))
+        self._losses.append(self._minibatch(rows))
         return self._pulled(params, self._model.flat_gradient())
 
     def full_gradient(self, params: Tensor) -> Tensor:
@@ -229,7 +217,7 @@ class SimulatedClient(Client):
         for start in range(0, self._size, CHUNK):
             chunk = rows[start : start + CHUNK]
             self._model.params.copy_(params)
-            self._run(chunk)
+            self._model.backward(self._batch(chunk), self._terms)
             total += self._pulled(params, self._model.flat_gradient()) * (len(chunk) / self._size)
         return total
 
@@ -240,12 +228,7 @@ class SimulatedClient(Client):
             return super().descend(params, optimiser, stats)
         self._model.params.copy_(params)
         for _ in range(self.steps):
-            if self._backward is whole:
-                batch = self._batch(self._first + next(self._batches))
-                self._losses.append(self._model.step(batch, self._terms, step))
-            else:
-                self._losses.append(self._run(self._first + next(self._batches)))
-                self._model.take(step)
+            self._losses.append(self._step(self._next(), step))
         return self._model.release()
 
     def mean_loss(self) -> float:
@@ -257,9 +240,19 @@ class SimulatedClient(Client):
             raise DivergenceError(f"the training loss of client {self._client} is {loss} in round {self._round + 1}")
         return loss
 
-    def _run(self, rows: Rows) -> Tensor:
-        """Fill the model's gradients from these samples; return their mean loss."""
-        return self._backward(self._model, self._batch(rows), self._terms)
+    def _next(self) -> Rows:
+        """Return the rows of the next minibatch, when it is this client's turn."""
+        if self._pause is not None and len(self._losses) == self._pause.steps:
+            self._pause.wait()
+        return self._first + next(self._batches)
+
+    def _step(self, rows: Rows, step: FixedStep) -> Tensor:
+        """Take a local step in place; return the mean loss before it."""
+        return self._model.step(self._batch(rows), self._terms, step)
+
+    def _minibatch(self, rows: Rows) -> Tensor:
+        """Compute the gradients of a local step; return the mean loss."""
+        return self._model.backward(self._batch(rows), self._terms)
 
     def _batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
         self.samples += len(rows)

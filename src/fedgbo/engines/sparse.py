@@ -54,13 +54,7 @@ class SparseEngine:
         self.threads = ThreadPoolExecutor(max(1, workers - 1))  # starts none before it is asked
 
     def train(
-        self,
-        algorithm: FederatedAlgorithm,
-        down: State,
-        cohort: Sequence[int],
-        steps: Sequence[int],
-        t: int,
-        odd: int | None = None,
+        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
     ) -> CohortResult:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
         start = down.to(torch.float64)  # so that x - (x - mean difference) keeps the digits of the difference
@@ -68,7 +62,7 @@ class SparseEngine:
         try:
             up = algorithm.client_update(start, client)
         except OneByOne:
-            return self.plain.train(algorithm, down, cohort, steps, t, odd)
+            return self.plain.train(algorithm, down, cohort, steps, t)
         return CohortResult(
             sent=up,
             steps=sum(steps) / len(steps),

@@ -76,7 +76,7 @@ class _Node:
                 try:
                     if client not in hosted:
                         raise ConfigError(f"client {client} is not hosted here")
-                    result = engine.train(algorithm, down, [client], [steps], order.round, order.odd)
+                    result = engine.train(algorithm, down, [client], [steps], order.round)
                 except Exception as error:  # whatever the user's data and model raise
                     LOG.exception("client %d in round %d", client, order.round + 1)
                     about[str(client)] = {"error": _told(error)}

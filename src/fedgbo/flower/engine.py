@@ -62,13 +62,7 @@ class FlowerEngine:
         return self._local.evaluate(params)
 
     def train(
-        self,
-        algorithm: FederatedAlgorithm,
-        down: State,
-        cohort: Sequence[int],
-        steps: Sequence[int],
-        t: int,
-        odd: int | None = None,
+        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
     ) -> CohortResult:
         """Run round t on the cohort's nodes, again if too few of them gave an update that can be used."""
         if not self._started:
@@ -86,7 +80,6 @@ class FlowerEngine:
                 down=record,
                 steps=dict(zip(chosen, steps_of(self._local_steps, chosen, t), strict=True)),
                 hosts={client: self.roster.clients[client] for client in chosen},
-                odd=odd,
                 names=asked(algorithm, steps[0]).up,
                 like=down.params,
                 enough=len(cohort),

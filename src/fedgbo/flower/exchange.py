@@ -29,7 +29,6 @@ class Round:
     down: ArrayRecord  # made once, and the same for all nodes
     steps: Mapping[int, int]  # of each client that is asked, those first that the round would rather have
     hosts: Mapping[int, Hosted]  # of each, as the roster has it now: a node may leave while its reply is on the way
-    odd: int | None
     names: tuple[str, ...]  # of the vectors that come up
     like: Tensor  # a vector as each of them must be
     enough: int  # updates: no more are waited for
@@ -118,7 +117,7 @@ class Exchange:
         for client in work.steps:
             by_node.setdefault(work.hosts[client].node, []).append(client)
         wanted = {
-            node: Order(work.t, work.attempt, clients, [work.steps[client] for client in clients], work.odd)
+            node: Order(work.t, work.attempt, clients, [work.steps[client] for client in clients])
             for node, clients in by_node.items()
         }
         records = {node: {"down": work.down, KEY: to_config(work.settings, order)} for node, order in wanted.items()}

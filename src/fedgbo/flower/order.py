@@ -37,7 +37,6 @@ class Order:
     attempt: int
     clients: list[int]
     steps: list[int]  # K of each
-    odd: int | None  # see Engine.train
 
 
 def to_config(settings: Settings, order: Order | None = None) -> ConfigRecord:

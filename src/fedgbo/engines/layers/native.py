@@ -77,10 +77,10 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.fedgbo_conv_backward.argtypes = [number] * 7 + [address] * 7
     loaded.fedgbo_gru_forward.argtypes = [number] * 3 + [address] * 5
     loaded.fedgbo_gru_backward.argtypes = [number] * 3 + [address] * 5 + [size] * 2 + [address] * 2
-    loaded.fedgbo_stack.argtypes = [address] * 7 + [ctypes.c_float] * 2 + [address] * 2
+    loaded.fedgbo_stack.argtypes = [address] * 7 + [ctypes.c_float] + [address] * 2
     loaded.fedgbo_stack.restype = size
     for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
-        getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 5 + [own]
+        getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
         getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] * 2 + [address] * 3 + [size, ctypes.c_double]
         getattr(loaded, f"fedgbo_pool_{kind}_forward").argtypes = [number] * 5 + [address] * 3
         getattr(loaded, f"fedgbo_pool_{kind}_backward").argtypes = [number] * 4 + [address] * 3

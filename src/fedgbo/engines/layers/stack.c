@@ -244,14 +244,14 @@ typedef struct {
     float rate;
 } fate;
 
-void fedgbo_step_float(long, float *, const float *, const float *, const float *, const float *, float);
+void fedgbo_step_float(long, float *, const float *, const float *, const float *, float);
 
 static void meet(fate f, long n, const float *weight, const float *gradient) {
     long at = weight - f.params;
     if (f.grad != NULL)
         memcpy(f.grad + at, gradient, n * 4);
     else
-        fedgbo_step_float(n, (float *)weight, gradient, NULL, f.offset ? f.offset + at : NULL, f.scale ? f.scale + at : NULL,
+        fedgbo_step_float(n, (float *)weight, gradient, f.offset ? f.offset + at : NULL, f.scale ? f.scale + at : NULL,
                           f.rate);
 }
 
@@ -278,8 +278,8 @@ static void linear_backward(const linear *l, int B, const float *grad, fate f, f
     meet(f, l->O, l->bias, some);
 }
 
-/* Mean cross-entropy of scores (B, N), times share; scores become its gradient */
-static float cross_entropy(int B, int N, const int64_t *labels, float share, float *scores) {
+/* Mean cross-entropy of scores (B, N); scores become its gradient */
+static float cross_entropy(int B, int N, const int64_t *labels, float *scores) {
     double total = 0;
     for (int b = 0; b < B; b++) {
         float *s = scores + (long)b * N, top = s[0];
@@ -288,10 +288,10 @@ static float cross_entropy(int B, int N, const int64_t *labels, float share, flo
         for (int n = 0; n < N; n++) sum += expf(s[n] - top);
         float log_sum = (float)log(sum) + top;
         total += log_sum - s[labels[b]];
-        for (int n = 0; n < N; n++) s[n] = expf(s[n] - log_sum) * (share / B);
-        s[labels[b]] -= share / B;
+        for (int n = 0; n < N; n++) s[n] = expf(s[n] - log_sum) / B;
+        s[labels[b]] -= 1.0f / B;
     }
-    return (float)(total / B * share);
+    return (float)(total / B);
 }
 
 /* ---- the whole ----
@@ -310,7 +310,7 @@ static float *take(float **room, long *used, long floats) {
 }
 
 long fedgbo_stack(const int *plan, const float *x, const int64_t *labels, float *params, float *grad,
-                  const float *offset, const float *scale, float rate, float share, float *room, float *loss) {
+                  const float *offset, const float *scale, float rate, float *room, float *loss) {
     fate f = {params, grad, offset, scale, rate};
     conv convs[LAYERS];
     linear linears[LAYERS];
@@ -382,7 +382,7 @@ long fedgbo_stack(const int *plan, const float *x, const int64_t *labels, float 
     for (int s = 0; s < n_linear; s++)
         linear_forward(&linears[s], B, s == n_linear - 1 ? scores : linears[s + 1].in);
 
-    *loss = cross_entropy(B, I, labels, share, scores);
+    *loss = cross_entropy(B, I, labels, scores);
     for (int s = n_linear - 1; s >= 0; s--) {
         const linear *l = &linears[s];
         float *out = s == n_linear - 1 ? scores : linears[s + 1].d_in;

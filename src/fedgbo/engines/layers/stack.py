@@ -48,13 +48,13 @@ class StackRunner:
         fits = inputs.shape[1:] == self.stack.input and targets.shape == inputs.shape[:1] and len(inputs) > 0
         return fits and inputs.is_cpu and inputs.dtype == torch.float32 and targets.dtype == torch.int64
 
-    def gradient(self, params: Tensor, inputs: Tensor, targets: Tensor, share: float, grad: Tensor) -> Tensor:
-        """Fill `grad` with the gradient of `share` times the mean cross-entropy; return that loss."""
-        return self._run(params, inputs, targets, (grad.data_ptr(), None, None, 0.0, share))
+    def gradient(self, params: Tensor, inputs: Tensor, targets: Tensor, grad: Tensor) -> Tensor:
+        """Fill `grad` with the gradient of the mean cross-entropy; return that loss."""
+        return self._run(params, inputs, targets, (grad.data_ptr(), None, None, 0.0))
 
     def step(self, params: Tensor, inputs: Tensor, targets: Tensor, step: FixedStep) -> Tensor:
         """Take a step with the gradient at `params`, in place; return the loss before it."""
-        return self._run(params, inputs, targets, (None, *step.addresses(), 1.0))
+        return self._run(params, inputs, targets, (None, *step.addresses()))
 
     def _run(self, params: Tensor, inputs: Tensor, targets: Tensor, rest: tuple[Any, ...]) -> Tensor:
         plan, room = self._room(len(inputs))
@@ -68,7 +68,7 @@ class StackRunner:
     def _room(self, batch: int) -> tuple[Tensor, Tensor]:
         if batch not in self._rooms:
             plan = self.stack.plan(batch)
-            floats = self._native.fedgbo_stack(plan.data_ptr(), *[None] * 6, 0.0, 1.0, None, None)
+            floats = self._native.fedgbo_stack(plan.data_ptr(), *[None] * 6, 0.0, None, None)
             if len(self._rooms) > 2:  # batches of many sizes: keep a few
                 self._rooms.clear()
             self._rooms[batch] = plan, torch.empty(floats)
