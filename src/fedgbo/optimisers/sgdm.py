@@ -54,7 +54,7 @@ class SGDm(Optimiser):
 
     def learn(self, stats: Stats, delta: Tensor, steps: float) -> Stats:
         """Return β m + (1 - β) I = (x_t - x_{t+1}) / (η K)."""
-        return {"m": delta / (self.lr * steps)}
+        return {"m": delta * (1 / (self.lr * steps))}  # quicker than a division
 
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
         """Track, then return y - η m and the new m."""

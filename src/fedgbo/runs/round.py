@@ -23,7 +23,7 @@ from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.steps import LocalSteps, steps_of
 
 DRAWN = 1024  # clients that are drawn at a time: so a draw costs a third of what it does between other work
-PIECE = 65_536  # numbers of each vector that the server works on at a time
+PIECE = 131_072  # numbers of each vector that the server works on at a time
 
 
 @dataclass(frozen=True, eq=False)

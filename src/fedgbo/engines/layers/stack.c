@@ -37,7 +37,8 @@ typedef struct {
     long out_row;
 } job;
 
-INLINE void tile(int rows, job j) {
+INLINE void tile(int rows, const job *of) {
+    const job j = *of;
     vec sums[MOST][2];
 #pragma GCC unroll 13
     for (int m = 0; m < rows; m++) {
@@ -68,7 +69,7 @@ INLINE void tile(int rows, job j) {
         tile(n, j);                                                                                                    \
         break;
 
-static void some_rows(int rows, job j) {
+static void some_rows(int rows, const job *j) {
     switch (rows) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #if MOST == 13
@@ -86,7 +87,7 @@ static void product(int rows, int columns, job j) {
         part.out += first * j.out_row;
         if (j.start != NULL) part.start += first * j.start_row;
         for (int n = 0; n < columns; n += WIDE) {
-            some_rows(last - first, part);
+            some_rows(last - first, &part);
             part.b += WIDE;
             part.out += WIDE;
             if (part.start != NULL) part.start += WIDE;

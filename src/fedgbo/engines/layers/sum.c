@@ -8,32 +8,47 @@
 
 #include <stddef.h>
 
-#define BLOCK 128
+#define SOME 8  /* numbers of a pack, which the compiler makes of as many registers as it takes */
+#define PACKS 4 /* at a time, so that none waits for another */
 
-#define ADD(name, type)                                                                                          \
-    void name(long n, long count, const type *const *restrict vectors, double *restrict total,                   \
-              double *restrict rest, long begun, double divisor) {                                               \
-        double t[BLOCK], r[BLOCK];                                                                               \
-        for (long from = 0; from < n; from += BLOCK) {                                                           \
-            long size = n - from < BLOCK ? n - from : BLOCK;                                                     \
-            for (long i = 0; i < size; i++) {                                                                    \
-                t[i] = begun ? total[from + i] : vectors[0][from + i];                                           \
-                r[i] = begun && rest != NULL ? rest[from + i] : 0.0;                                             \
+typedef double pack __attribute__((vector_size(8 * SOME), aligned(8), may_alias));
+typedef double pack_double __attribute__((vector_size(8 * SOME), aligned(8), may_alias));
+typedef float pack_float __attribute__((vector_size(4 * SOME), aligned(4), may_alias));
+
+/* `at` numbers on, for a pack or for one number: N is how many there are, T and X their types */
+#define ADD_SOME(N, T, X, LOAD)                                                                                  \
+    {                                                                                                            \
+        T t[N], r[N];                                                                                            \
+        for (int i = 0; i < N; i++) {                                                                            \
+            long here = at + i * (long)(sizeof(T) / 8);                                                          \
+            t[i] = begun ? *(const T *)(total + here) : LOAD(*(const X *)(vectors[0] + here), T);                \
+            r[i] = begun && rest != NULL ? *(const T *)(rest + here) : (T){0};                                   \
+        }                                                                                                        \
+        for (long v = begun ? 0 : 1; v < count; v++)                                                             \
+            for (int i = 0; i < N; i++) {                                                                        \
+                T b = LOAD(*(const X *)(vectors[v] + at + i * (long)(sizeof(T) / 8)), T);                        \
+                T a = t[i], s = a + b, z = s - a;                                                                \
+                r[i] += (a - (s - z)) + (b - z);                                                                 \
+                t[i] = s;                                                                                        \
             }                                                                                                    \
-            for (long v = begun ? 0 : 1; v < count; v++) {                                                       \
-                const type *restrict x = vectors[v] + from;                                                      \
-                for (long i = 0; i < size; i++) {                                                                \
-                    double a = t[i], b = x[i], s = a + b, z = s - a;                                             \
-                    r[i] += (a - (s - z)) + (b - z);                                                             \
-                    t[i] = s;                                                                                    \
-                }                                                                                                \
-            }                                                                                                    \
+        for (int i = 0; i < N; i++) {                                                                            \
+            long here = at + i * (long)(sizeof(T) / 8);                                                          \
             if (divisor > 0)                                                                                     \
-                for (long i = 0; i < size; i++) total[from + i] = (t[i] + r[i]) / divisor;                       \
+                *(T *)(total + here) = (t[i] + r[i]) / divisor;                                                  \
             else                                                                                                 \
-                for (long i = 0; i < size; i++) total[from + i] = t[i], rest[from + i] = r[i];                   \
+                *(T *)(total + here) = t[i], *(T *)(rest + here) = r[i];                                         \
         }                                                                                                        \
     }
+#define CONVERTED(x, T) __builtin_convertvector(x, T)
+#define CAST(x, T) ((T)(x))
 
-ADD(fedgbo_add_float, float)
-ADD(fedgbo_add_double, double)
+#define ADD(type)                                                                                                \
+    void fedgbo_add_##type(long n, long count, const type *const *vectors, double *total, double *rest,          \
+                           long begun, double divisor) {                                                         \
+        long at = 0;                                                                                             \
+        for (; at + PACKS * SOME <= n; at += PACKS * SOME) ADD_SOME(PACKS, pack, pack_##type, CONVERTED)         \
+        for (; at < n; at++) ADD_SOME(1, double, type, CAST)                                                     \
+    }
+
+ADD(float)
+ADD(double)
