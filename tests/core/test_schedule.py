@@ -1,3 +1,5 @@
+from dataclasses import dataclass
+
 import pytest
 
 import fedgbo
@@ -33,6 +35,26 @@ def test_at_round_sees_equal_algorithms_with_and_without_a_schedule(wrap):
         algorithm = fedgbo.FedAvg(fedgbo.SGD(lr=0.1), objective=wrap(fedgbo.Proximal(mu=mu)))
         for t in (0, 1):
             assert at_round(algorithm, t).terms[0].mu == (0.25 if isinstance(mu, fedgbo.Step) and t else 0.5)
+
+
+@dataclass(frozen=True, eq=False)
+class Slowed(fedgbo.FedAvg):
+    """It inherits an == that does not see its field."""
+
+    pace: object = 1.0
+
+
+def test_at_round_goes_by_the_object_and_not_by_what_it_equals():
+    constant, scheduled = (Slowed(fedgbo.SGD(0.1), pace=pace) for pace in (1.0, fedgbo.Step(1.0, every=1, factor=0.5)))
+    assert constant == scheduled
+    assert [at_round(thing, 1).pace for thing in (constant, scheduled, constant)] == [1.0, 0.5, 1.0]
+
+
+def test_at_round_sees_a_list_that_changes():
+    algorithm = fedgbo.FedAvg(fedgbo.SGD(0.1), objective=[])
+    assert at_round(algorithm, 0).terms == ()
+    algorithm.objective.append(fedgbo.Proximal(mu=fedgbo.Step(1.0, every=1, factor=0.5)))
+    assert at_round(algorithm, 1).terms[0].mu == 0.5
 
 
 def test_at_round_gives_the_same_object_back_where_nothing_is_scheduled():

@@ -59,7 +59,7 @@ def test_no_more_clients_are_begun_than_can_be_held():
         assert item is not None
         with lock:
             held -= 1
-    assert most <= 4
+    assert most <= 5
 
 
 def test_dropout_is_noticed():

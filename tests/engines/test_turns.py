@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import fedgbo
 from fedgbo.engines.parallel import ParallelEngine
-from fedgbo.engines.serial import SerialEngine
+from fedgbo.engines.serial import SerialEngine, SimulatedClient, Work
 from fedgbo.engines.turns import Cores, Turn, pauses
 from tests.algorithms.test_identities import example
 from tests.conftest import make_task
@@ -85,18 +85,21 @@ def test_the_client_that_waits_gives_the_same_bits(name, steps):
         assert len(waited) == rounds
 
 
-def test_five_clients_take_two_and_a_half_times_as_long_as_one(monkeypatch):
+@pytest.mark.parametrize(("clients", "workers"), [(5, 2), (10, 4)])
+def test_the_odd_ones_take_no_time_of_their_own(clients, workers, monkeypatch):
     """One step sleeps for 40 ms here, as it lets go of Python's lock like torch's operations do."""
-    plain, engine = five_on_two()
+    task = replace(make_task(clients=clients, batch_size=5), clients_per_round=clients)
+    plain = SerialEngine(task, example("fedavg"), seed=0)
+    engine = ParallelEngine(plain, example("fedavg"), workers)
     monkeypatch.setattr(
         "fedgbo.engines.serial.SimulatedClient._step", lambda *_: (time.sleep(0.04), torch.zeros(()))[1]
     )
     took = []
     for _ in range(3):  # a busy machine sleeps longer
         began = time.perf_counter()
-        engine.train(example("fedavg"), fedgbo.State(plain.initial_params), range(5), [10] * 5, 0)
+        engine.train(example("fedavg"), fedgbo.State(plain.initial_params), range(clients), [10] * clients, 0)
         took.append(time.perf_counter() - began)
-    assert 0.99 < min(took) < 1.15  # 1.2 if a core were idle while the fifth is trained
+    assert 0.99 < min(took) < 1.15  # 1.2 if cores were idle while the last ones are trained
 
 
 @pytest.mark.parametrize("cohort", [2, 4, 7])
@@ -127,3 +130,24 @@ def test_an_error_of_or_beside_the_client_that_waits_reaches_the_caller(monkeypa
         assert (engine._free.qsize(), engine._cores._free) == (3, 2)  # all are back
     monkeypatch.setattr(engine.plain, "train_client", right)
     assert engine.train(algorithm, down, range(5), [3] * 5, 0).loss > 0
+
+
+def test_nobody_goes_on_when_the_caller_does_not(monkeypatch):
+    """As after Ctrl-C, or an error in what is made of the results."""
+    plain, engine = five_on_two()
+    running, step = [], SimulatedClient._step
+
+    def slow(self, rows, fixed):
+        running.append(self)
+        time.sleep(0.02)
+        return step(self, rows, fixed)
+
+    monkeypatch.setattr(SimulatedClient, "_step", slow)
+    work = Work(example("fedavg"), fedgbo.State(plain.initial_params), 0)
+    results = engine._clients(work, [(client, 6) for client in range(5)])
+    next(results)
+    results.close()
+    done = len(running)
+    assert (engine._free.qsize(), engine._cores._free) == (3, 2)
+    time.sleep(0.1)
+    assert len(running) == done

@@ -121,6 +121,24 @@ class Doubled(fedgbo.SGDm):
         return {"m": 2 * grad}
 
 
+class Clips:
+    """A formula from elsewhere."""
+
+    def __init_subclass__(cls, note="", **kwargs):
+        super().__init_subclass__(**kwargs)
+
+    def track(self, stats, grad):
+        return {"m": 2 * grad}
+
+
+class Mixed(Clips, fedgbo.SGDm, note="kept"):
+    """The same, from a class beside it."""
+
+
+class Below(Mixed):
+    """And inherited."""
+
+
 class Same(fedgbo.SGDm):
     """One with none."""
 
@@ -129,8 +147,9 @@ def test_a_shortcut_is_not_inherited_by_other_formulas():
     delta = torch.tensor([0.06, -0.03], dtype=torch.float64)
     close(fedgbo.SGDm(lr=0.1, beta=0.9).learn({"m": M}, delta, 3)["m"], [0.2, -0.1])
     close(Same(lr=0.1, beta=0.9).learn({"m": M}, delta, 3)["m"], [0.2, -0.1])
-    own = Doubled(lr=0.1, beta=0.9)
-    close(own.learn({"m": M}, delta, 3)["m"], (2 * own.invert({"m": M}, delta, 3)).tolist())
+    for kind in (Doubled, Mixed, Below):
+        own = kind(lr=0.1, beta=0.9)
+        close(own.learn({"m": M}, delta, 3)["m"], (2 * own.invert({"m": M}, delta, 3)).tolist())
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,10 @@ class FederatedAlgorithm(ABC):
         """Train on one client; return what it sends up, the model as the difference x_t - y_K."""
 
     def server_update(self, server: State, mean: State, steps: float) -> State:
-        """Return the next state from the mean of what came up (float64) and the mean number of local steps.
+        """Return the next state from the mean of what came up and the mean number of local steps.
 
-        By default the model becomes the mean of the clients' models.
+        All vectors are float64; what is returned is rounded to the model's type. By default the model becomes the mean
+        of the clients' models.
         """
         return State(server.params - mean.params)
 

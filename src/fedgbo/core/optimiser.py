@@ -5,7 +5,7 @@ One definition serves clients (fixed statistics), MFL (statistics that move) and
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -57,10 +57,11 @@ class Optimiser(ABC):
         """
         return self.track(stats, self.invert(stats, delta, steps))
 
-    def __init_subclass__(cls) -> None:
-        """Let no class inherit a `learn` that is not of its own `track` and `invert`."""
-        super().__init_subclass__()
-        if "learn" not in vars(cls) and ("track" in vars(cls) or "invert" in vars(cls)):
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let no class inherit a `learn` that is older than its `track` or `invert`."""
+        super().__init_subclass__(**kwargs)
+        newest = next(kind for kind in cls.__mro__ if not {"learn", "track", "invert"}.isdisjoint(vars(kind)))
+        if "learn" not in vars(newest):
             cls.learn = Optimiser.learn  # type: ignore[method-assign]
 
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:

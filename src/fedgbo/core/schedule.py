@@ -6,7 +6,6 @@ Any number of an optimiser, an algorithm or an objective term may be a Schedule;
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from fedgbo.core.errors import ConfigError
@@ -89,20 +88,25 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 def at_round(thing: T, t: int) -> T:
     """Return `thing` with every schedule inside it replaced by its value in round t."""
-    try:
-        return thing if _constant(thing) else _filled(thing, t)
-    except TypeError:  # it has a list in it, or something else that cannot be a key
-        return _filled(thing, t)
+    global _constant
+    if _constant is thing:
+        return thing
+    now = _filled(thing, t)
+    if now is thing and _stays(thing):
+        _constant = thing
+    return now
 
 
-@lru_cache(maxsize=64)
-def _constant(thing: Any) -> bool:
-    """Return whether there is no schedule inside: looked for once, and not every round."""
+_constant: object = None  # the last thing without a schedule inside: a run asks for the same one in every round
+
+
+def _stays(thing: Any) -> bool:
+    """Return whether there is neither a schedule inside nor a list, which may get one."""
     if isinstance(thing, tuple):
-        return all(map(_constant, thing))
+        return all(map(_stays, thing))
     if not is_dataclass(thing) or isinstance(thing, type):
-        return True
-    return not isinstance(thing, Schedule) and all(_constant(getattr(thing, field.name)) for field in fields(thing))
+        return not isinstance(thing, list)
+    return not isinstance(thing, Schedule) and all(_stays(getattr(thing, field.name)) for field in fields(thing))
 
 
 def _filled(thing: T, t: int) -> T:

@@ -1,9 +1,9 @@
 """Several clients at once, each on one core, in threads: torch lets go of Python's lock while it computes."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -32,8 +32,8 @@ class ParallelEngine:
         self.initial_params, self.sample = plain.initial_params, plain.sample
         self.workers = workers
         self._most = len(pauses(len(plain.team.share(range(plain.task.cohort_size))), workers))  # that wait halfway
-        self._threads = ThreadPoolExecutor(workers + self._most, "fedgbo-client")
-        self._cores = Cores(workers)
+        self._threads = ThreadPoolExecutor(2 * workers + self._most, "fedgbo-client")
+        self._cores = Cores(workers)  # half of the threads wait for one: whole clients, before those that wait halfway
         self._free: SimpleQueue[FlatModel] = SimpleQueue()
         self._free.put(plain.model)
         for _ in range(workers + self._most - 1):
@@ -47,9 +47,10 @@ class ParallelEngine:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
         work = Work(algorithm, down, t)
         order = self.plain.team.share(sorted(zip(cohort, steps, strict=True)))
-        return gather(self._clients(work, order), down, steps, self.plain.team)
+        with closing(self._clients(work, order)) as given:
+            return gather(given, down, steps, self.plain.team)
 
-    def _clients(self, work: Work, order: Sequence[tuple[int, int]]) -> Iterator[ClientResult]:
+    def _clients(self, work: Work, order: Sequence[tuple[int, int]]) -> Generator[ClientResult, None, None]:
         """Yield what clients give, in their order; the last few begin first, and wait halfway for the others."""
 
         def update(model: FlatModel, who: tuple[int, int], pause: Pause | None = None) -> ClientResult:
@@ -57,14 +58,13 @@ class ParallelEngine:
 
         parts = pauses(len(order), self.workers)[: self._most]
         whole, cut = order[: len(order) - len(parts)], order[len(order) - len(parts) :]
-        begun = deque(
-            self._threads.submit(self._on_a_model, update, (client, k), Pause(round(part * k), self._wait))
-            for (client, k), part in zip(cut, parts, strict=True)
-        )
+        begun: deque[Future[ClientResult]] = deque()
         with finished(begun):
+            for (client, k), part in zip(cut, parts, strict=True):
+                pause = Pause(round(part * k), self._wait)
+                begun.append(self._threads.submit(self._on_a_model, update, (client, k), pause))
             yield from self._each(update, whole)
-            while begun:
-                yield begun.popleft().result()
+            yield from results(begun)
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
@@ -77,11 +77,9 @@ class ParallelEngine:
         waiting: deque[Future[T]] = deque()
         with finished(waiting):
             for item in items:
-                if len(waiting) > self.workers:
-                    yield waiting.popleft().result()
+                yield from results(waiting, but=2 * self.workers - 1)
                 waiting.append(self._threads.submit(self._on_a_model, work, item))
-            while waiting:
-                yield waiting.popleft().result()
+            yield from results(waiting)
 
     def _on_a_model(self, work: Callable[..., T], item: Any, pause: Pause | None = None) -> T:
         with self._cores.one(Turn.WHOLE if pause is None else Turn.BEFORE):
@@ -95,6 +93,14 @@ class ParallelEngine:
         """Let the others compute first."""
         self._cores.give()
         self._cores.take(Turn.AFTER)
+
+
+def results(futures: deque[Future[T]], but: int = 0) -> Iterator[T]:
+    """Take results from the left, but so many; a future stays until its result is there, for `finished` to see."""
+    while len(futures) > but:
+        result = futures[0].result()
+        futures.popleft()
+        yield result
 
 
 @contextmanager

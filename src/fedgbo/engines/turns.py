@@ -1,8 +1,8 @@
 """Who computes when: a few cores, many clients, and none of the cores idle at the end.
 
-Five clients on two cores would leave one core idle for a sixth of the time. So one of them begins first, waits halfway
-while the other four are trained, and goes on at the end (McNaughton's rule for machines that may put work aside). What
-a client computes does not depend on it.
+Five clients on two cores would leave one core idle while the fifth is trained. So one of them begins first, waits
+halfway while the other four are trained, and goes on at the end (McNaughton's rule for machines that may put work
+aside). What a client computes does not depend on it. Fewer clients than cores do leave some idle.
 """
 
 import threading

@@ -96,7 +96,7 @@ def sample(clients: int, cohort_size: int, seed: int, t: int) -> list[int]:
     return list(_cohorts(clients, cohort_size, seed, t // together, together)[t % together])
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
 def _cohorts(clients: int, cohort_size: int, seed: int, block: int, together: int) -> list[list[int]]:
     """Return the clients of one block of rounds after the other."""
     cohorts = np.empty((together, cohort_size), np.int64)

@@ -3,8 +3,8 @@
    total + rest is the sum, exactly; t is the rounded sum of a and b, and (a - (t - z)) + (b - z) what that rounding lost.
    There are no products in it that a compiler could fuse, so the bits are those of engines/mean.py.
 
-   Several vectors are added in one pass. Without `rest` there is no sum yet, and the first vector begins it. A `divisor`
-   above 0 ends it: `total` becomes (total + rest) / divisor, and no rest is written. */
+   Several vectors are added in one pass. Unless the sum was `begun`, the first vector begins it; there may be no `rest`
+   then. A `divisor` above 0 ends it: `total` becomes (total + rest) / divisor, and no rest is written. */
 
 #include <stddef.h>
 
