@@ -21,7 +21,7 @@ from fedgbo.engines.layers.native import library
 KINDS = {torch.float32: "float", torch.float64: "double"}
 CHUNK = 32_768  # numbers at once on the CPU where there is no compiler: all that is needed for them stays in the cache
 WORTH_LOADING = 5_000  # numbers from which the C loops pay for being built and loaded
-HELD = 64 * 2**20  # bytes that may wait to be added: several vectors in one pass cost little more than one
+HELD = 32 * 2**20  # bytes that may wait to be added: several vectors in one pass cost little more than one
 
 
 @dataclass(eq=False)
