@@ -166,6 +166,18 @@ def test_a_run_that_fails_does_not_keep_the_others_from_running(place, my_file):
     assert "nothing" in done.stdout
 
 
+def test_runs_without_a_metric_are_not_in_the_table_and_no_error(place, my_file):
+    unmeasured = "\n\ndef unmeasured():\n    import dataclasses\n    return dataclasses.replace(small(), metric=None)\n"
+    my_file.write_text(my_file.read_text() + unmeasured)
+    grid = 'algorithms = "fedavg"\nlr = 0.1\nseeds = 2\nrounds = 2\n'
+    for name, tasks in (("alone", ["unmeasured"]), ("mixed", ["small", "unmeasured"])):
+        (place / f"{name}.toml").write_text(f"tasks = {[f'{my_file}:{task}' for task in tasks]}\n{grid}")
+        done = call(place, f"{name}.toml", "--out", place / "unmeasured")
+        assert "2 runs have no accuracy, for their task has no metric" in done.stdout.replace("\n", " ")
+        assert f"fedgbo report {place / 'unmeasured' / 'runs'} -o report.html" in done.stdout.replace("\n", "")
+        assert ("Best accuracy" in done.stdout) == (name == "mixed")
+
+
 def test_a_process_that_is_killed_does_not_keep_the_others_from_running(place, my_file):
     lines = ["class Killed(Nothing):", "    def client_update(self, down, client):", "        import os"]
     my_file.write_text(my_file.read_text() + "\n\n" + "\n".join([*lines, "        os.kill(os.getpid(), 9)"]) + "\n")

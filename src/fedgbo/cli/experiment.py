@@ -1,5 +1,6 @@
 """`fedgbo experiment`, and what the paper's figures and tables share with it: carry out what is missing."""
 
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from fedgbo.experiments.changes import Changes
 from fedgbo.experiments.experiment import Experiment, read_experiment
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.shelf import State
-from fedgbo.experiments.summary import Section, sections, summary_table
+from fedgbo.experiments.summary import Section, sections, summary_table, without_accuracy
 from fedgbo.experiments.survey import Place, Results, clear, heading, results, survey
 from fedgbo.reports.chart import bands, save_chart
 from fedgbo.reports.curves import Curve, curve, curves_csv
@@ -63,6 +64,11 @@ def experiment(
             show_table(table)
             files = save_table(table, to / asked.file_name)
             show_files([*files, *save_picture(_curves(made), asked, found, to, "test accuracy (%)", 100)])
+        if left := without_accuracy(found):
+            command = f"fedgbo report {shlex.quote(str(to / 'runs'))} -o report.html"
+            out.print(
+                escape(f"{len(left)} runs have no accuracy, for their task has no metric; see their loss: {command}")
+            )
         end(asked, found)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fedgbo.experiments.shelf import task_name
 from fedgbo.experiments.survey import Results
 from fedgbo.reports.costs import cost_columns, cost_lines, cost_remarks
-from fedgbo.reports.load import Group, group_runs
+from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import unique
 from fedgbo.reports.settings import distinct, settings_of
 from fedgbo.reports.summary import baseline_of
@@ -26,17 +26,23 @@ class Section:
     seeds: Mapping[str, int] = field(default_factory=dict)  # by label, how many seeds there should be
 
 
+def without_accuracy(results: Results) -> list[RunData]:
+    """Return the finished runs whose task has no metric: there is nothing of them to put into the tables."""
+    return [run for run in results.finished if not _has_accuracy(run)]
+
+
 def sections(results: Results) -> list[Section]:
     """Sort runs into sections, in the order in which they come; what diverged is counted, not dropped."""
+    finished = [run for run in results.finished if _has_accuracy(run)]
     diverged = [place.config for place in results.diverged]
     lost = [*diverged, *(place.config for place, _ in results.failed)]
-    configs = [run.config for run in results.finished] + lost
+    configs = [run.config for run in finished] + lost
     made = []
     for key in dict.fromkeys(map(_section_of, configs)):
         labels = _labels([config for config in configs if _section_of(config) == key])
         groups = []
         for kind, label in labels.items():
-            runs = [run for run in results.finished if _section_of(run.config) == key and _kind(run.config) == kind]
+            runs = [run for run in finished if _section_of(run.config) == key and _kind(run.config) == kind]
             groups += [replace(group, label=label) for group in group_runs(runs)]
         made.append(
             Section(
@@ -76,6 +82,10 @@ def _lines(section: Section, against: bool) -> list[tuple[Cell, ...]]:
     known, rest = {group.label for group in section.groups}, len(cost_columns(against)) - 2
     lines += [(Cell(label), Cell("diverged"), *[Cell("-")] * rest) for label in section.diverged if label not in known]
     return lines
+
+
+def _has_accuracy(run: RunData) -> bool:
+    return any(record.accuracy is not None for record in run.records)
 
 
 def _section_of(config: RunConfig) -> str:
