@@ -61,3 +61,11 @@ def test_a_framework_that_hangs_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(peers, "PATIENCE", 4.0)
     with pytest.raises(BenchError, match="flower did not end within 4 s"):
         measure_peer("flower", "sent140", 0.1)
+
+
+@pytest.mark.usefixtures("broken_flower")
+def test_an_answer_counts_though_the_framework_ends_badly(tmp_path):
+    answer = '{"rounds": 4, "steps": 200, "seconds": 2.5}'
+    lines = ["import os, pathlib, sys", f"pathlib.Path(sys.argv[-1]).write_text({answer!r})", "os.abort()"]
+    (tmp_path / "flwr.py").write_text("\n".join(lines) + "\n")
+    assert measure_peer("flower", "sent140", 0.1) == Peer("flower", "sent140", 80.0, "(4 rounds in 2.5 s)")

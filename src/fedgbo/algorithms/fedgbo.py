@@ -47,7 +47,7 @@ class FedGBO(FederatedAlgorithm):
     def server_update(self, server: State, mean: State, steps: float) -> State:
         """Average, invert, track."""
         if self.inverts:
-            stats = self.optimiser.learn(server.stats, mean.params, steps)
+            stats = self.optimiser.learn(server.stats, mean.params, steps)  # T(I(x_t - x_{t+1}, s_t, K), s_t)
         else:
             stats = self.optimiser.track(server.stats, mean.stats["gradient"] / steps)
         return State(server.params - mean.params, stats)

@@ -53,8 +53,8 @@ class ParallelEngine:
     def _clients(self, work: Work, order: Sequence[tuple[int, int]]) -> Generator[ClientResult, None, None]:
         """Yield what clients give, in their order; the last few begin first, and wait halfway for the others."""
 
-        def update(model: FlatModel, who: tuple[int, int], pause: Pause | None = None) -> ClientResult:
-            return self.plain.train_client(model, work, *who, pause)
+        def update(model: FlatModel, who: tuple[Any, ...]) -> ClientResult:
+            return self.plain.train_client(model, work, *who)
 
         parts = pauses(len(order), self.workers)[: self._most]
         whole, cut = order[: len(order) - len(parts)], order[len(order) - len(parts) :]
@@ -62,7 +62,7 @@ class ParallelEngine:
         with finished(begun):
             for (client, k), part in zip(cut, parts, strict=True):
                 pause = Pause(round(part * k), self._wait)
-                begun.append(self._threads.submit(self._on_a_model, update, (client, k), pause))
+                begun.append(self._threads.submit(self._on_a_model, update, (client, k, pause), Turn.BEFORE))
             yield from self._each(update, whole)
             yield from results(begun)
 
@@ -81,11 +81,11 @@ class ParallelEngine:
                 waiting.append(self._threads.submit(self._on_a_model, work, item))
             yield from results(waiting)
 
-    def _on_a_model(self, work: Callable[..., T], item: Any, pause: Pause | None = None) -> T:
-        with self._cores.one(Turn.WHOLE if pause is None else Turn.BEFORE):
+    def _on_a_model(self, work: Callable[[FlatModel, Any], T], item: Any, turn: Turn = Turn.WHOLE) -> T:
+        with self._cores.one(turn):
             model = self._free.get()
             try:
-                return work(model, item) if pause is None else work(model, item, pause)
+                return work(model, item)
             finally:
                 self._free.put(model)
 

@@ -38,7 +38,7 @@ class Prices:
         algorithm: FederatedAlgorithm,
         result: CohortResult,
         steps: Sequence[int],
-        seconds: float = 0.0,
+        seconds: float,
     ) -> Ledger:
         """Return the ledger with one more round in it, which took so many seconds.
 
