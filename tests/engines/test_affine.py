@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fedgbo
-from fedgbo.engines.affine import affine
+from fedgbo.engines.affine import affine, is_multiple, simple
 
 LENGTH = 50
 
@@ -58,3 +58,30 @@ class Own(fedgbo.Optimiser):
 def test_other_steps_are_found_out(step_size):
     assert affine(Own(step_size), torch.zeros(LENGTH).double(), {}) is None
     assert affine(Own(lambda y, g: 2 * g + 1), torch.zeros(LENGTH).double(), {}) is not None
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "names", "numbers"),
+    [(fedgbo.SGD(0.5), [], (0.0, 0.5)), (fedgbo.SGDm(0.5, 0.75), ["m"], (0.375, 0.125))],
+)
+def test_steps_of_two_numbers(optimiser, names, numbers):
+    assert is_multiple(optimiser, names)
+    assert simple(optimiser, names) == numbers
+
+
+@dataclass(frozen=True)
+class Signed(fedgbo.SGDm):
+    """An offset that is no multiple of the statistic."""
+
+    def update(self, params, stats, grad):
+        return params - self.lr * (stats["m"].sign() + grad)
+
+    def affine(self, stats):
+        return self.lr * stats["m"].sign(), self.lr
+
+
+def test_other_steps_take_vectors():
+    assert simple(fedgbo.Adam(0.5, 0.9), ["m", "v"]) is None
+    assert simple(fedgbo.RMSProp(0.5, 0.9), ["v"]) is None
+    assert simple(fedgbo.SGD(0.5), ["m"]) is None  # whose statistic is another's
+    assert not is_multiple(Signed(0.5, 0.9), ["m"])

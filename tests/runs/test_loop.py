@@ -7,10 +7,8 @@ from torch import nn
 
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
-from fedgbo.core.random import stream
 from fedgbo.engines.serial import SerialEngine
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.round import sample
 from tests.conftest import make_task
 
 GBO = fedgbo.FedGBO(fedgbo.SGDm(lr=0.3, beta=0.9))
@@ -53,21 +51,6 @@ def test_the_number_of_threads_does_not_matter():
     torch.set_num_threads(2)
     assert same(first, fedgbo.run(make_task(batch_size=4), GBO, rounds=3))
     assert torch.get_num_threads() == 2
-
-
-def test_cohorts_are_uniform_without_replacement():
-    cohorts = [sample(10, 3, seed=0, t=t) for t in range(2000)]
-    assert all(len(set(cohort)) == 3 and cohort == sorted(cohort) for cohort in cohorts)
-    counts = np.bincount(np.concatenate(cohorts), minlength=10)
-    assert (abs(counts - 600) < 5 * np.sqrt(600 * 0.7)).all()
-
-
-@pytest.mark.parametrize("size", [1, 3, 700, 1024, 2000])
-def test_cohorts_do_not_depend_on_which_are_drawn_together(size):
-    for t in (0, 1, 340, 341, 342, 1023, 1024, 5000, 3):
-        drawn = stream(7, "cohort", t).choice(3000, size, replace=False)
-        assert sample(3000, size, seed=7, t=t) == sorted(drawn.tolist())
-        sample(3000, size, seed=7, t=t).clear()  # what a caller does to it is the caller's
 
 
 def test_initial_params_in_the_order_of_parameters():

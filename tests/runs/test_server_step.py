@@ -5,11 +5,15 @@ import torch
 
 from fedgbo.algorithms import MFL, AdaptiveFedOpt, FedAvg, FedGBO, Mimelite
 from fedgbo.core.elementwise import is_elementwise
+from fedgbo.core.errors import DivergenceError
+from fedgbo.core.linear import linear
 from fedgbo.core.state import State
+from fedgbo.engines.layers.native import library
+from fedgbo.engines.mean import WORTH_LOADING
 from fedgbo.engines.serial import CohortResult
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
-from fedgbo.runs import round as rounds
-from fedgbo.runs.round import server_step
+from fedgbo.runs import server as servers
+from fedgbo.runs.server import server_step
 
 ADAM = Adam(lr=0.01, beta1=0.9, beta2=0.99, eps=1e-3)
 ALGORITHMS = [
@@ -18,6 +22,7 @@ ALGORITHMS = [
     FedGBO(RMSProp(0.1, 0.9, 1e-3)),
     FedGBO(ADAM),
     AdaptiveFedOpt(SGD(0.1), ADAM),
+    AdaptiveFedOpt(SGD(0.1), SGDm(0.1, 0.9)),
     MFL(SGDm(0.1, 0.9)),
     Mimelite(ADAM),
 ]
@@ -42,18 +47,23 @@ class Clipped(FedAvg):
         return State(server.params - mean.params / max(1.0, float(mean.params.norm())))
 
 
-def sides(algorithm, length=1000):
+LONG = WORTH_LOADING + 77  # a vector that the C loop takes
+native_only = pytest.mark.skipif(library() is None, reason="no C compiler here")
+
+
+def sides(algorithm, length=1000, kind=torch.float32):
     random = torch.Generator().manual_seed(1)
-    params = torch.randn(length, generator=random)
-    server = State(params, {name: torch.rand(length, generator=random) for name in algorithm.init(params).stats})
+    params = torch.randn(length, generator=random, dtype=kind)
+    names = algorithm.init(params).stats
+    server = State(params, {name: torch.rand(length, generator=random, dtype=kind) for name in names})
     up = {name: torch.rand(length, generator=random, dtype=torch.float64) for name in (*server.stats, "gradient")}
     up = State(torch.randn(length, generator=random, dtype=torch.float64), up)
     return server, CohortResult(up, 10.0, 0.0, 0, 0, 0)
 
 
 def step(algorithm, piece, monkeypatch):
-    monkeypatch.setattr(rounds, "PIECE", piece)
-    return server_step(algorithm, *sides(algorithm)).tensors()
+    monkeypatch.setattr(servers, "PIECE", piece)
+    return server_step(algorithm, *sides(algorithm), t=0).tensors()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
@@ -80,8 +90,79 @@ def test_a_subclass_without_formulas_of_its_own_is_what_its_parent_is():
 
 
 def test_an_error_in_a_piece_is_raised(monkeypatch):
-    monkeypatch.setattr(rounds, "PIECE", 64)
+    monkeypatch.setattr(servers, "PIECE", 64)
     server, result = sides(FedAvg(SGD(0.1)))
-    short = CohortResult(State(result.mean.params[:900]), 10.0, 0.0, 0, 0, 0)
     with pytest.raises(RuntimeError, match="size"):
-        server_step(FedAvg(SGD(0.1)), server, short)
+        server_step(FedAvg(SGD(0.1)), server, of(result.mean.params[:900]), t=0)
+
+
+def of(params):
+    return CohortResult(State(params), 10.0, 0.0, 0, 0, 0)
+
+
+def by_formula(algorithm, server, result):
+    after = algorithm.server_update(server.to(torch.float64), result.mean, result.steps)
+    return after.to(server.params.dtype).tensors()
+
+
+@native_only
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
+def test_one_pass_does_what_the_formula_does(algorithm, kind):
+    server, result = sides(algorithm, LONG, kind)
+    expected = by_formula(algorithm, server, result)
+    after = server_step(algorithm, server, result, t=0, lasting=True).tensors()
+    assert list(after) == list(expected)
+    for name, vector in after.items():
+        assert vector.dtype == kind
+        assert torch.allclose(vector, expected[name], rtol=3e-7 if kind == torch.float32 else 1e-13, atol=1e-13)
+
+
+@native_only
+@pytest.mark.parametrize("algorithm", [FedAvg(SGD(0.1)), FedGBO(SGDm(0.1, 0.9))], ids=str)
+def test_one_pass_keeps_every_bit_of_a_difference_and_of_a_multiple(algorithm, monkeypatch):
+    server, result = sides(algorithm, LONG)
+    expected = by_formula(algorithm, server, result)
+    passes = []
+    monkeypatch.setattr(servers, "WORTH_LOADING", 500)
+    monkeypatch.setattr(servers, "linear", lambda *question: passes.append(question) or linear(*question))
+    for piece in (10**6, 1024):  # whole, and in pieces
+        monkeypatch.setattr(servers, "PIECE", piece)
+        after = server_step(algorithm, server, result, t=0, lasting=True).tensors()
+        assert all(torch.equal(vector, expected[name]) for name, vector in after.items())
+        assert passes
+        passes.clear()
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+@pytest.mark.parametrize("piece", [10**6, 1024])
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf"), 1e300])
+@pytest.mark.parametrize("at", [0, 3000, LONG - 1])
+def test_numbers_that_are_not_finite_are_found(at, bad, piece, lasting, monkeypatch):
+    monkeypatch.setattr(servers, "PIECE", piece)
+    algorithm = FedGBO(SGDm(0.1, 0.9))
+    server, result = sides(algorithm, LONG)
+    server_step(algorithm, server, result, t=0, lasting=lasting)
+    result.mean.params[at] = bad
+    with pytest.raises(DivergenceError, match="params is no longer finite after round 5"):
+        server_step(algorithm, server, result, t=4, lasting=lasting)
+
+
+@native_only
+def test_vectors_that_c_could_misread_go_through_the_formula():
+    algorithm = FedAvg(SGD(0.1))
+    server, result = sides(algorithm, LONG)
+    mean = result.mean.params
+    expected = server.params.double() - mean
+    for other in (torch.stack([mean, mean], dim=1)[:, 0], mean.float()):
+        after = server_step(algorithm, server, of(other), t=0, lasting=True).params
+        assert torch.allclose(after.double(), expected, atol=1e-6)
+    with pytest.raises(RuntimeError, match="size"):
+        server_step(algorithm, server, of(mean[:-1]), t=0, lasting=True)
+
+
+def test_an_algorithm_that_cannot_be_a_key_goes_through_the_formula():
+    algorithm = FedAvg(SGD(0.1), objective=[])
+    server, result = sides(algorithm, LONG)
+    after = server_step(algorithm, server, result, t=0, lasting=True)
+    assert torch.equal(after.params, by_formula(algorithm, server, result)["params"])

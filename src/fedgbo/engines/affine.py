@@ -1,11 +1,13 @@
 """An optimiser's step with fixed statistics, as two vectors: y <- y - (offset + scale · g)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from fedgbo.core.linear import factors_of
 from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.engines.fixed import FixedStep
 
@@ -34,13 +36,38 @@ def affine(optimiser: Optimiser, params: Tensor, stats: Stats, *, check: bool = 
     told = FixedStep.of(optimiser, stats)
     if told is not None:
         offset = torch.zeros_like(params) if told.offset is None else told.offset
-        scale = told.scale if isinstance(told.scale, Tensor) else _full(len(params), told.scale)
+        scale = told.scale if isinstance(told.scale, Tensor) else full(len(params), told.scale)
         step = Affine(offset, scale)
         return step if not check or _holds(step, optimiser, stats) else None
     zero = torch.zeros_like(params)
     still = optimiser.update(zero, stats, zero)
     step = Affine(offset=-still, scale=still - optimiser.update(zero, stats, torch.ones_like(params)))
     return step if not check or _holds(step, optimiser, stats) else None
+
+
+def simple(optimiser: Optimiser, names: Sequence[str]) -> tuple[float, float] | None:
+    """Return two numbers if those are all there is to the step: the offset over the only statistic, and the scale.
+
+    That the offset is a multiple of the statistic, `is_multiple` must have found out, once for each type of optimiser.
+
+    >>> from fedgbo.optimisers import SGDm
+    >>> simple(SGDm(lr=0.5, beta=0.5), ["m"])
+    (0.25, 0.25)
+    """
+    told = FixedStep.of(optimiser, {name: torch.ones(1, dtype=torch.float64) for name in names})
+    if told is None or isinstance(told.scale, Tensor) or len(names) != (told.offset is not None):
+        return None
+    return 0.0 if told.offset is None else float(told.offset), told.scale
+
+
+def is_multiple(optimiser: Optimiser, names: Sequence[str]) -> bool:
+    """Return whether the offset is, at any values of the statistics, a sum of multiples of them."""
+
+    def offset(vectors: Sequence[Tensor]) -> list[Tensor]:
+        told = FixedStep.of(optimiser, dict(zip(names, vectors, strict=True)))
+        return [] if told is None or told.offset is None else [told.offset]
+
+    return not names or factors_of(offset, len(names)) is not None
 
 
 def _holds(step: Affine, optimiser: Optimiser, stats: Stats) -> bool:
@@ -56,7 +83,7 @@ def _holds(step: Affine, optimiser: Optimiser, stats: Stats) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _full(length: int, value: float) -> Tensor:
+def full(length: int, value: float) -> Tensor:
     """Return a vector with the same number everywhere, which nobody is to change."""
     return torch.full((length,), value, dtype=torch.float64)
 

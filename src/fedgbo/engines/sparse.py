@@ -1,6 +1,5 @@
 """The engine for a linear model on sparse samples: a whole cohort in a few calls of a compiled kernel."""
 
-import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,18 +10,17 @@ import torch
 from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.client import Client
-from fedgbo.core.errors import DivergenceError
 from fedgbo.core.objective import Proximal
 from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.core.random import name_of
 from fedgbo.core.state import State
 from fedgbo.data.samples import Samples
 from fedgbo.data.sparse import SparseSamples
-from fedgbo.engines.affine import Affine, affine
+from fedgbo.engines.affine import affine, full, is_multiple, simple
 from fedgbo.engines.mean import ExactSum
 from fedgbo.engines.serial import CohortResult, SerialEngine
 from fedgbo.engines.sparse_arrays import Array, Rows, Step, Table
+from fedgbo.engines.sparse_client import CohortClient, OneByOne, Widened
 from fedgbo.engines.sparse_kernel import add_up, drift, room, train, train_alone
 from fedgbo.engines.sparse_score import score
 
@@ -42,9 +40,8 @@ class SparseEngine:
         self.plain = plain
         self.task, self.seed, self.model = plain.task, plain.seed, plain.model
         self.initial_params, self.sample = plain.initial_params, plain.sample
-        self._known: set[type[Optimiser]] = set()  # whose step was checked to be affine
-        self._last: Optimiser | None = None  # without statistics
-        self._constant: Affine | None = None  # its step, which stays since there are no statistics
+        self._multiple: dict[type[Optimiser], bool] = {}  # of optimisers whose step was checked to be affine
+        self._last: tuple[Optimiser, tuple[str, ...], tuple[float, float] | None] | None = None
         data = self.task.data
         self.train_rows, self.test_rows = _rows(data.train), _rows(data.test)
         self.offsets = _frozen(data.offsets, np.int64)
@@ -57,7 +54,8 @@ class SparseEngine:
         self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
     ) -> CohortResult:
         """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
-        start = down.to(torch.float64)  # so that x - (x - mean difference) keeps the digits of the difference
+        # in float64, so that x - (x - mean difference) keeps the digits of the difference
+        start = State(down.params.to(torch.float64), Widened(down.stats))
         client = CohortClient(self, algorithm, start, cohort, steps, t)
         try:
             up = algorithm.client_update(start, client)
@@ -102,14 +100,24 @@ class SparseEngine:
 
     def step_of(self, optimiser: Optimiser, params: Tensor, stats: Stats, pull: float) -> Step | None:
         """Return the step that all clients take with these statistics; None if it is not affine."""
-        step = self._constant if not stats and optimiser == self._last else None
-        step = step or affine(optimiser, params, stats, check=type(optimiser) not in self._known)
-        if step is None:
-            return None
-        self._known.add(type(optimiser))
-        if not stats:
-            self._last, self._constant = optimiser, step
-        return Step(params.numpy(), step.offset.numpy(), step.scale.numpy(), pull)
+        kind = type(optimiser)
+        if kind not in self._multiple:
+            if affine(optimiser, params, stats) is None:
+                return None
+            self._multiple[kind] = is_multiple(optimiser, tuple(stats))
+        if self._multiple[kind] and isinstance(stats, Widened) and (numbers := self._numbers(optimiser, stats)):
+            share, scale = numbers
+            offset = next(iter(stats.own.values()), self.initial_params)  # any vector will do where the share is 0
+            return Step(params.numpy(), offset.numpy(), share, full(params.numel(), scale).numpy(), pull)
+        step = affine(optimiser, params, stats, check=False)
+        return None if step is None else Step(params.numpy(), step.offset.numpy(), 1.0, step.scale.numpy(), pull)
+
+    def _numbers(self, optimiser: Optimiser, stats: Stats) -> tuple[float, float] | None:
+        """Return the two numbers of the optimiser's step, worked out once."""
+        names = tuple(stats)
+        if self._last is None or self._last[0] is not optimiser or self._last[1] != names:
+            self._last = optimiser, names, simple(optimiser, names)
+        return self._last[2]
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
@@ -140,89 +148,6 @@ class SparseEngine:
             other.result()
         add_up(moved, exact)
         return moved.losses
-
-
-class OneByOne(Exception):  # noqa: N818 - not an error: the plain engine takes over
-    """The mean of the clients cannot answer this; ask them one by one."""
-
-
-class CohortClient(Client):
-    """Answers for a whole cohort with the mean of its clients' answers, in float64."""
-
-    def __init__(
-        self,
-        engine: SparseEngine,
-        algorithm: FederatedAlgorithm,
-        down: State,
-        cohort: Sequence[int],
-        steps: Sequence[int],
-        t: int,
-    ) -> None:
-        order = sorted(zip(cohort, steps, strict=True))  # the sum's order, and so its bits, are the clients'
-        self.clients, self.all_steps = np.array(order, dtype=np.int64).T.copy()
-        self.samples = 0
-        self._engine, self._terms, self._round = engine, algorithm.terms, t
-        self._start, self._skipped = down.params, 0
-        self._losses: list[tuple[Array, Array]] = []  # means over some minibatches, and how many those were
-
-    @property
-    def steps(self) -> int:  # type: ignore[override]
-        """K, if all clients have the same."""
-        if (self.all_steps != self.all_steps[0]).any():
-            raise OneByOne
-        return int(self.all_steps[0])
-
-    def gradient(self, params: Tensor) -> Tensor:
-        """Return the mean of the clients' gradients at x_t, each on its next minibatch."""
-        gradient, losses = self._gradient(params, self._engine.task.batch_size or 0)
-        self._losses.append((losses, np.ones_like(self.all_steps)))
-        self._skipped += 1
-        return gradient
-
-    def full_gradient(self, params: Tensor) -> Tensor:
-        """Return the mean of the clients' gradients at x_t, each on all of its samples."""
-        return self._gradient(params, 0)[0]
-
-    def descend(self, params: Tensor, optimiser: Optimiser, stats: Stats) -> Tensor:
-        """Return the mean of the clients' y_K."""
-        if params is not self._start:
-            raise OneByOne
-        pull = float(sum(term.mu for term in self._terms if isinstance(term, Proximal)))
-        step = self._engine.step_of(optimiser, params, stats, pull)
-        if step is None:
-            raise OneByOne
-        total, losses = self._moves(step, self.all_steps, self._engine.task.batch_size or 0)
-        self._losses.append((losses, self.all_steps))
-        self._skipped = -1  # clients with unequal K have come to unequal places of their walks
-        return params - torch.from_numpy(total) / len(self.clients)
-
-    def mean_loss(self) -> float:
-        """Return the mean loss over clients and minibatches so far; raise if one is not finite."""
-        if not self._losses:
-            return 0.0
-        losses = self._losses[0][0]
-        if len(self._losses) > 1:
-            losses = np.average([one for one, _ in self._losses], axis=0, weights=[many for _, many in self._losses])
-        mean = float(losses.sum()) / len(losses)
-        if not math.isfinite(mean):
-            first = int(np.isfinite(losses).argmin())
-            client, loss = self.clients[first], losses[first]
-            raise DivergenceError(f"the training loss of client {client} is {loss} in round {self._round + 1}")
-        return mean
-
-    def _gradient(self, params: Tensor, batch: int) -> tuple[Tensor, Array]:
-        """A gradient is how far one step of plain descent goes; the terms pull towards x_t, and so not at x_t."""
-        if params is not self._start:
-            raise OneByOne
-        plain = Step(params.numpy(), np.zeros(len(params)), np.ones(len(params)), 0.0)
-        total, losses = self._moves(plain, np.ones_like(self.all_steps), batch)
-        return torch.from_numpy(total) / len(self.clients), losses
-
-    def _moves(self, step: Step, steps: Array, batch: int) -> tuple[Array, Array]:
-        if self._skipped < 0:
-            raise OneByOne
-        self.samples += self._engine.visits(self.clients, steps, batch)
-        return self._engine.moves(step, self.clients, steps, batch, self._skipped, self._round)
 
 
 def takes(plain: SerialEngine, algorithm: FederatedAlgorithm) -> bool:

@@ -24,6 +24,7 @@ class Step(NamedTuple):
 
     start: Array
     offset: Array
+    share: float  # that the offset is multiplied by
     scale: Array
     pull: float
 

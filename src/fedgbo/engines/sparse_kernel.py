@@ -73,7 +73,7 @@ def load(step: Step, table: Table, met: int) -> None:
         for c in range(classes):
             p = c * width + features[row] if row > 0 else classes * width + c
             weights[row, 0, c] = weights[row, 1, c] = step.start[p]
-            weights[row, 2, c], weights[row, 3, c] = step.offset[p], step.scale[p]
+            weights[row, 2, c], weights[row, 3, c] = step.share * step.offset[p], step.scale[p]
 
 
 @compiled
@@ -230,15 +230,16 @@ def train(
 @compiled
 def drift(step: Step, steps: Array, total: Array) -> None:
     """Add to `total` (P,) the x - y_K of clients that meet no feature, one for each entry of `steps`."""
-    whole = steps.sum()
+    if step.share == 0.0:
+        return
+    if step.pull == 0.0:
+        whole = steps.sum()
+        for p in range(len(total)):
+            total[p] += step.share * step.offset[p] * whole
+        return
     for p in range(len(total)):
-        if step.offset[p] == 0.0:
-            continue
-        if step.pull == 0.0:
-            total[p] += step.offset[p] * whole
-        else:
-            for i in range(len(steps)):
-                total[p] += step.offset[p] * geometric(1.0 - step.scale[p] * step.pull, steps[i])[1]
+        for i in range(len(steps)):
+            total[p] += step.share * step.offset[p] * geometric(1.0 - step.scale[p] * step.pull, steps[i])[1]
 
 
 @compiled

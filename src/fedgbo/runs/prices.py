@@ -1,9 +1,10 @@
 """What a round costs, written into the ledger from what was really sent and computed."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, TypeVar
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.costs.counted import gradient_flops
@@ -12,6 +13,9 @@ from fedgbo.costs.probe import Probe, probe
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.serial import CohortResult
 from fedgbo.runs.record import Ledger
+
+K = TypeVar("K", int, tuple[int, ...])
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,35 +49,44 @@ class Prices:
         The algorithm is the run's own, schedules and all: what it asks does not depend on their values, and so it is
         asked once and not every round.
         """
-        paper = local_update_flops(result.samples, sum(steps), self.macs, self.params, algorithm.step_ops)
-        operations = sum(clients * asked(algorithm, k).operations for k, clients in _counted(tuple(steps)))
-        return replace(
-            ledger,
+        total, step_ops, operations = _once(_work, algorithm, tuple(steps))
+        paper = local_update_flops(result.samples, total, self.macs, self.params, step_ops)
+        return Ledger(  # and not `replace`, which takes longer than all the rest
             round=ledger.round + 1,
             download_bytes=ledger.download_bytes + result.download_bytes,
             upload_bytes=ledger.upload_bytes + result.upload_bytes,
             flops=ledger.flops + paper,
-            seconds=ledger.seconds + seconds,
             counted_flops=ledger.counted_flops + result.samples * self.gradient_flops + operations * self.params,
+            seconds=ledger.seconds + seconds,
             loss_sum=ledger.loss_sum + result.loss,
             loss_rounds=ledger.loss_rounds + 1,
+            drift_sum=ledger.drift_sum,
+            drift_rounds=ledger.drift_rounds,
         )
 
 
-@lru_cache(maxsize=64)
-def _counted(steps: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return every number of local steps, and how many clients take it: in most runs the same in each round."""
-    return list(Counter(steps).items())
-
-
-@lru_cache(maxsize=64)
-def _asked(algorithm: FederatedAlgorithm, steps: int) -> Probe:
-    return probe(algorithm, steps)
-
-
 def asked(algorithm: FederatedAlgorithm, steps: int) -> Probe:
-    """Return what the algorithm asks of a client that takes so many steps; the same question is answered once."""
+    """Return what the algorithm asks of a client that takes so many steps."""
+    return _once(probe, algorithm, steps)
+
+
+def _work(algorithm: FederatedAlgorithm, steps: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the clients' local steps together, and the algorithm's operations per parameter: in one step as the paper
+    counts them, and in all steps as they are executed.
+    """
+    operations = sum(clients * asked(algorithm, k).operations for k, clients in Counter(steps).items())
+    return sum(steps), algorithm.step_ops, operations
+
+
+def _once(question: Callable[[FederatedAlgorithm, K], T], algorithm: FederatedAlgorithm, steps: K) -> T:
+    """Answer a question about an algorithm; the same one, as a run asks it every round, once."""
     try:
-        return _asked(algorithm, steps)
+        answer: T = _answered(question, algorithm, steps)
     except TypeError:  # an algorithm of the user's own, or one with a list in it, that cannot be a key
-        return probe(algorithm, steps)
+        answer = question(algorithm, steps)
+    return answer
+
+
+@lru_cache(maxsize=128)
+def _answered(question: Callable[[FederatedAlgorithm, Any], Any], algorithm: FederatedAlgorithm, steps: Any) -> Any:
+    return question(algorithm, steps)

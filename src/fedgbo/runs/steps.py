@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from inspect import signature
 
+import numpy as np
+
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.schedule import Schedule
@@ -29,6 +31,8 @@ def steps_of(local_steps: LocalSteps, cohort: Sequence[int], t: int) -> list[int
     >>> steps_of([1, 2, 3], cohort=[0, 2], t=0)
     [1, 3]
     """
+    if isinstance(local_steps, int | np.integer):
+        return [int(local_steps)] * len(cohort)
     if isinstance(local_steps, Schedule):
         return [max(1, round(local_steps(t)))] * len(cohort)
     if callable(local_steps):
@@ -40,4 +44,4 @@ def steps_of(local_steps: LocalSteps, cohort: Sequence[int], t: int) -> list[int
         for client, k in zip(cohort, steps, strict=True):
             whole(f"local_steps({t}, {client})", k)
         return steps
-    return [local_steps[c] for c in cohort] if isinstance(local_steps, Sequence) else [local_steps] * len(cohort)
+    return [local_steps[client] for client in cohort]

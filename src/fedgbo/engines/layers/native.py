@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SOURCES = ("conv.c", "gru.c", "pool.c", "stack.c", "step.c", "sum.c")
+SOURCES = ("combine.c", "conv.c", "draw.c", "gru.c", "pool.c", "stack.c", "step.c", "sum.c")
 HEADERS = ("pool_loops.h", "vectors.h")
 FLAGS = ("-std=gnu11", "-O3", "-fPIC", "-shared", "-Wno-psabi")
 TIMEOUT = 20  # seconds; a build takes about one
@@ -73,6 +73,7 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Give the functions their C types, so that plain numbers and addresses can be passed."""
     number, size, address = ctypes.c_int, ctypes.c_long, ctypes.c_void_p
     loaded.fedgbo_lanes.argtypes = []
+    loaded.fedgbo_draw.argtypes = [size] * 4 + [address] * 2
     loaded.fedgbo_conv_forward.argtypes = [number] * 8 + [address] * 6
     loaded.fedgbo_conv_backward.argtypes = [number] * 7 + [address] * 7
     loaded.fedgbo_gru_forward.argtypes = [number] * 3 + [address] * 5
@@ -82,6 +83,8 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
         getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
         getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] * 2 + [address] * 3 + [size, ctypes.c_double]
+        getattr(loaded, f"fedgbo_combine_{kind}").argtypes = [size] * 4 + [address] * 2
+        getattr(loaded, f"fedgbo_combine_{kind}").restype = size
         getattr(loaded, f"fedgbo_pool_{kind}_forward").argtypes = [number] * 5 + [address] * 3
         getattr(loaded, f"fedgbo_pool_{kind}_backward").argtypes = [number] * 4 + [address] * 3
     return loaded

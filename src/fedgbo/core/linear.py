@@ -1,0 +1,81 @@
+"""Formulas that add up multiples of vectors, such as x - mean: found out by asking, not by being told."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.elementwise import is_elementwise
+from fedgbo.core.state import State
+
+TOLERANCE = 1e-12  # of the numbers that are added
+POINTS = 16  # of random numbers, at which the sums must hold
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """Each of the server's next vectors is a sum of multiples of those it has and of those in the mean."""
+
+    stats: tuple[str, ...]  # the names of the next statistics
+    factors: Tensor  # (1 + next statistics, vectors that go in): the model's come first, on both sides
+
+
+@lru_cache(maxsize=16)
+def linear(
+    algorithm: FederatedAlgorithm, stats: tuple[str, ...], mean_stats: tuple[str, ...], steps: float
+) -> Linear | None:
+    """Read the factors off `server_update`, for a server and a mean with statistics of these names; None if not linear.
+
+    Here they are those of x, m and the mean difference:
+
+    >>> from fedgbo.algorithms import FedGBO
+    >>> from fedgbo.optimisers import RMSProp, SGDm
+    >>> linear(
+    ...     FedGBO(SGDm(lr=0.5, beta=0.9)), ("m",), (), steps=4.0
+    ... ).factors.tolist()  # of x, m and the mean difference
+    [[1.0, 0.0, -1.0], [0.0, 0.0, 0.5]]
+    >>> linear(FedGBO(RMSProp(lr=0.5, beta=0.9)), ("v",), (), steps=4.0)
+    """
+    if not is_elementwise(algorithm):
+        return None
+    own = 1 + len(stats)
+    names: list[str] = []
+
+    def after(vectors: Sequence[Tensor]) -> list[Tensor]:
+        server = State(vectors[0], dict(zip(stats, vectors[1:own], strict=True)))
+        mean = State(vectors[own], dict(zip(mean_stats, vectors[own + 1 :], strict=True)))
+        state = algorithm.server_update(server, mean, steps)
+        names.extend(state.stats)
+        return [state.params, *state.stats.values()]
+
+    factors = factors_of(after, own + 1 + len(mean_stats))
+    return None if factors is None else Linear(tuple(names), factors)
+
+
+def factors_of(formula: Callable[[Sequence[Tensor]], Sequence[Tensor]], count: int) -> Tensor | None:
+    """Return the factors, (made, count), if what the formula makes of `count` vectors are sums of multiples of them.
+
+    The formula must treat every number by itself. So one call with short vectors tells all factors: the i-th number of
+    the i-th vector is 1 and that of the others is 0. After those come a number that is 0 in all vectors, for a constant
+    to show up, and random ones of all magnitudes, at which a formula that only looks linear gives itself away.
+    """
+    asked = _questions(count)
+    try:
+        told = torch.stack(list(formula(list(asked.clone()))))
+    except Exception:  # a formula for vectors of the model's length only, say: it will be given those
+        return None
+    factors = told[:, :count].clone()
+    error, size = (told - factors @ asked).abs(), factors.abs() @ asked.abs()
+    return factors if bool((error <= TOLERANCE * size).all()) else None
+
+
+@lru_cache(maxsize=8)
+def _questions(count: int) -> Tensor:
+    """Return the vectors to ask with; the random numbers are from 1e-8 to 1e8, of both signs, the same each time."""
+    random = torch.Generator().manual_seed(0)
+    sign = torch.randint(0, 2, (count, POINTS), generator=random) * 2 - 1
+    points = sign * 10 ** (16 * torch.rand(count, POINTS, generator=random, dtype=torch.float64) - 8)
+    return torch.cat([torch.eye(count, dtype=torch.float64), torch.zeros(count, 1), points], dim=1)
