@@ -87,7 +87,10 @@ class SparseEngine:
             else:
                 losses.append(self._train_together(step, work, exact))
         found = losses[0] if len(losses) == 1 else np.concatenate([np.empty(0), *losses])
-        total, found = self._joined(exact, found, len(clients)) if team.size > 1 else (exact[0] + exact[1], found)
+        if team.size > 1:
+            total, found = self._joined(exact, found, len(clients))
+        else:
+            total = np.add(*exact, out=exact[0])
         drift(step, steps, total)
         return total, found
 

@@ -95,7 +95,7 @@ class CohortClient(Client):
         total, losses = self._moves(step, self.all_steps, self._engine.task.batch_size or 0)
         self._losses.append((losses, self.all_steps))
         self._skipped = -1  # clients with unequal K have come to unequal places of their walks
-        return params - torch.from_numpy(total) / len(self.clients)
+        return params - torch.from_numpy(total).div_(len(self.clients))
 
     def mean_loss(self) -> float:
         """Return the mean loss over clients and minibatches so far; raise if one is not finite."""
@@ -118,7 +118,7 @@ class CohortClient(Client):
         none, one = self._engine.initial_params, full(params.numel(), 1.0)
         plain = Step(params.numpy(), none.numpy(), 0.0, one.numpy(), 0.0)
         total, losses = self._moves(plain, np.ones_like(self.all_steps), batch)
-        return torch.from_numpy(total) / len(self.clients), losses
+        return torch.from_numpy(total).div_(len(self.clients)), losses
 
     def _moves(self, step: Step, steps: Array, batch: int) -> tuple[Array, Array]:
         if self._skipped < 0:
