@@ -17,6 +17,7 @@ from fedgbo.bench.crowd import crowd
 from fedgbo.bench.plain import PlainLoop
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.state import State
+from fedgbo.engines.ahead import Cohorts, LooksAhead, Played
 from fedgbo.engines.allocator import keep_freed_memory
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
@@ -25,7 +26,8 @@ from fedgbo.optimisers import SGD, SGDm
 from fedgbo.runs.loop import cores
 from fedgbo.runs.prices import Prices
 from fedgbo.runs.record import Ledger
-from fedgbo.runs.round import Progress, next_round
+from fedgbo.runs.round import Progress
+from fedgbo.runs.rounds import Rounds
 from fedgbo.tasks import TASKS
 from fedgbo.tasks.task import Task
 
@@ -90,12 +92,12 @@ def _ours(who: Contender) -> Work:
     torch.set_num_threads(1)
     task, algorithm = who.build_task(), who.build_algorithm()
     engine = _Timed(engine_for(task, algorithm, seed=0, workers=who.workers or cores()))
-    prices = Prices.of(engine)
+    rounds = Rounds(engine, algorithm, who.local_steps, Prices.of(engine))
     progress = Progress(algorithm.init(engine.initial_params), Ledger(), rounds=sys.maxsize)
 
     def one(t: int) -> int:
         nonlocal progress
-        progress = next_round(engine, algorithm, who.local_steps, prices, progress)
+        progress = rounds.next(progress)
         return task.cohort_size * who.local_steps
 
     return _laps(one, engine)
@@ -118,6 +120,15 @@ class _Timed:
         result = self._engine.train(algorithm, down, cohort, steps, t)
         self.seconds += time.perf_counter() - began - result.averaging_seconds
         return result
+
+    def ahead(self, algorithm: FederatedAlgorithm, server: State, cohorts: Cohorts, steps: int, t: int) -> list[Played]:
+        """Run rounds ahead if the engine can, and take the time, without the server's."""
+        if not isinstance(self._engine, LooksAhead):
+            return []
+        began = time.perf_counter()
+        played = self._engine.ahead(algorithm, server, cohorts, steps, t)
+        self.seconds += time.perf_counter() - began - sum(one.server_seconds for one in played)
+        return played
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Evaluate."""

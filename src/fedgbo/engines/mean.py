@@ -83,7 +83,7 @@ def _add(total: Tensor, rest: Tensor | None, vectors: Sequence[Tensor], begun: b
         total.add_(left).div_(divisor)
 
 
-def _version(x: Tensor) -> int:
+def version(x: Tensor) -> int:
     """Return how often torch has written into a vector; it does not count where it was made in inference mode."""
     return 0 if x.is_inference() else x._version
 
@@ -111,7 +111,7 @@ class Mean:
                     f"clients send up vectors of shape {shape} and {tuple(x.shape)}, which have no mean; "
                     "client_update must return vectors as long as the model"
                 )
-        self._waiting.append({name: (x, _version(x)) for name, x in tensors.items()})
+        self._waiting.append({name: (x, version(x)) for name, x in tensors.items()})
         self._held += state.nbytes
         if self._held >= HELD:
             self.settle()
@@ -135,7 +135,7 @@ class Mean:
 
     def _left(self, name: str) -> list[Tensor]:
         left = [tensors[name] for tensors in self._waiting if name in tensors]
-        if any(_version(x) != version for x, version in left):
+        if any(version(x) != before for x, before in left):
             raise ConfigError(
                 f"the vector {name} that a client sent up was changed afterwards, before it was added to the others; "
                 "client_update must return vectors of its own, not a buffer that it uses again"

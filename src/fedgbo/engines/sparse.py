@@ -17,15 +17,20 @@ from fedgbo.core.state import State
 from fedgbo.data.samples import Samples
 from fedgbo.data.sparse import SparseSamples
 from fedgbo.engines.affine import affine, full, is_multiple, simple
-from fedgbo.engines.mean import ExactSum
+from fedgbo.engines.ahead import Cohorts, Played, Recurrence, recurrence
+from fedgbo.engines.layers.native import library
+from fedgbo.engines.mean import WORTH_LOADING, ExactSum
 from fedgbo.engines.serial import CohortResult, SerialEngine
 from fedgbo.engines.sparse_arrays import Array, Rows, Step, Table
-from fedgbo.engines.sparse_client import CohortClient, OneByOne, Widened
+from fedgbo.engines.sparse_client import CohortClient, OneByOne, Widened, pull_of
 from fedgbo.engines.sparse_kernel import add_up, drift, room, train, train_alone
+from fedgbo.engines.sparse_rounds import play
 from fedgbo.engines.sparse_score import score
 
 BLOCK = 256  # clients whose moves are held at once: bounds memory when a cohort is large
 CHUNK = 16_384  # test samples at once
+AHEAD_BYTES = 4 * 2**20  # of states of rounds that were run ahead
+TICKS = 1_000 if os.name == "nt" else 1_000_000  # of the C library's clock in a second
 WORTH_THREADS = 8_000  # samples to train on, from which waking another thread pays
 
 
@@ -42,6 +47,7 @@ class SparseEngine:
         self.initial_params, self.sample = plain.initial_params, plain.sample
         self._multiple: dict[type[Optimiser], bool] = {}  # of optimisers whose step was checked to be affine
         self._last: tuple[Optimiser, tuple[str, ...], tuple[float, float] | None] | None = None
+        self._rule: tuple[FederatedAlgorithm, tuple[str, ...], int, Recurrence | None] | None = None
         data = self.task.data
         self.train_rows, self.test_rows = _rows(data.train), _rows(data.test)
         self.offsets = _frozen(data.offsets, np.int64)
@@ -70,6 +76,66 @@ class SparseEngine:
             upload_bytes=up.numel * down.params.element_size() * len(cohort),
         )
 
+    def ahead(self, algorithm: FederatedAlgorithm, server: State, cohorts: Cohorts, steps: int, t: int) -> list[Played]:
+        """Run the rounds from t on in one compiled call, where each comes down to a few numbers.
+
+        Only for small cohorts, which one thread trains, in one process, and where the server by itself would add up in
+        C: so the bits are those of one round at a time.
+        """
+        (rounds, count), batch = cohorts.shape, self.task.batch_size or 0
+        enough = server.params.numel() >= WORTH_LOADING and library() is not None
+        if not enough or server.nbytes * rounds > AHEAD_BYTES or count > BLOCK or self.plain.team.size > 1:
+            return []
+        clients = np.array(cohorts)
+        sizes = np.full_like(clients, batch) if batch else self.offsets[clients + 1] - self.offsets[clients]
+        samples = (steps * sizes).sum(axis=1)
+        if len(self.tables) > 1 and samples.max() >= WORTH_THREADS:
+            return []
+        known = self._recurrence(algorithm, server, steps)
+        return [] if known is None else self._play(*known, pull_of(algorithm.terms), server, clients, samples, steps, t)
+
+    def _play(
+        self,
+        rule: Recurrence,
+        numbers: tuple[float, float],
+        pull: float,
+        server: State,
+        clients: Array,
+        samples: Array,
+        steps: int,
+        t: int,
+    ) -> list[Played]:
+        (rounds, count), length, (share, scale) = clients.shape, server.params.numel(), numbers
+        names = np.array([name_of(self.seed, "batches", t + r) for r in range(rounds)], np.uint64)
+        vectors = torch.empty((rounds + 1, len(rule.keep), length), dtype=server.params.dtype)
+        torch.stack([server.params, *server.stats.values()], out=vectors[0])
+        losses = np.empty((rounds, count))
+        work = (self.offsets, clients, np.full(count, steps), self.task.batch_size or 0, names)
+        step = (share, full(length, scale).numpy(), pull)
+        sums = (rule.keep.numpy(), rule.take.numpy())
+        done, ticks = play(self.tables[0], self.train_rows, *work, *step, *sums, vectors.numpy(), losses)
+        means = losses.sum(axis=1) / count
+        down, up = server.nbytes * count, server.params.nbytes * count
+        played = []
+        for r in range(done):
+            params, *stats = vectors[r + 1].unbind()
+            after = State(params, dict(zip(server.stats, stats, strict=True)))
+            played.append(Played(after, float(means[r]), int(samples[r]), down, up, ticks / TICKS / done))
+        return played
+
+    def _recurrence(
+        self, algorithm: FederatedAlgorithm, server: State, steps: int
+    ) -> tuple[Recurrence, tuple[float, float]] | None:
+        """Return a round in numbers, if that can be done: the algorithm's, and the two of its optimiser's step."""
+        names = tuple(server.stats)
+        if self._rule is None or self._rule[0] is not algorithm or self._rule[1:3] != (names, steps):
+            self._rule = algorithm, names, steps, recurrence(algorithm, names, steps)
+        rule = self._rule[3]
+        if rule is None or not self._is_multiple(rule.optimiser, server.params, Widened(server.stats)):
+            return None
+        numbers = self._numbers(rule.optimiser, names)
+        return None if numbers is None else (rule, numbers)
+
     def moves(self, step: Step, clients: Array, steps: Array, batch: int, skipped: int, t: int) -> tuple[Array, Array]:
         """Return the sum over clients of x - y_K, and each client's mean loss.
 
@@ -90,7 +156,7 @@ class SparseEngine:
         if team.size > 1:
             total, found = self._joined(exact, found, len(clients))
         else:
-            total = np.add(*exact, out=exact[0])
+            total = np.add(exact[0], exact[1], out=exact[0])
         drift(step, steps, total)
         return total, found
 
@@ -103,23 +169,27 @@ class SparseEngine:
 
     def step_of(self, optimiser: Optimiser, params: Tensor, stats: Stats, pull: float) -> Step | None:
         """Return the step that all clients take with these statistics; None if it is not affine."""
-        kind = type(optimiser)
-        if kind not in self._multiple:
-            if affine(optimiser, params, stats) is None:
-                return None
-            self._multiple[kind] = is_multiple(optimiser, tuple(stats))
-        if self._multiple[kind] and isinstance(stats, Widened) and (numbers := self._numbers(optimiser, stats)):
+        multiple = self._is_multiple(optimiser, params, stats)
+        if multiple and isinstance(stats, Widened) and (numbers := self._numbers(optimiser, tuple(stats))):
             share, scale = numbers
             offset = next(iter(stats.own.values()), self.initial_params)  # any vector will do where the share is 0
             return Step(params.numpy(), offset.numpy(), share, full(params.numel(), scale).numpy(), pull)
-        step = affine(optimiser, params, stats, check=False)
+        step = None if multiple is None else affine(optimiser, params, stats, check=False)
         return None if step is None else Step(params.numpy(), step.offset.numpy(), 1.0, step.scale.numpy(), pull)
 
-    def _numbers(self, optimiser: Optimiser, stats: Stats) -> tuple[float, float] | None:
+    def _is_multiple(self, optimiser: Optimiser, params: Tensor, stats: Stats) -> bool | None:
+        """Return whether two numbers may tell the step; None if it is not affine. The formula is checked once."""
+        kind = type(optimiser)
+        if kind not in self._multiple:
+            if affine(optimiser, params.to(torch.float64), stats) is None:
+                return None
+            self._multiple[kind] = is_multiple(optimiser, tuple(stats))
+        return self._multiple[kind]
+
+    def _numbers(self, optimiser: Optimiser, stats: tuple[str, ...]) -> tuple[float, float] | None:
         """Return the two numbers of the optimiser's step, worked out once."""
-        names = tuple(stats)
-        if self._last is None or self._last[0] is not optimiser or self._last[1] != names:
-            self._last = optimiser, names, simple(optimiser, names)
+        if self._last is None or self._last[0] is not optimiser or self._last[1] != stats:
+            self._last = optimiser, stats, simple(optimiser, stats)
         return self._last[2]
 
     def evaluate(self, params: Tensor) -> dict[str, float]:

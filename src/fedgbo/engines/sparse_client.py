@@ -11,7 +11,7 @@ from torch import Tensor
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
 from fedgbo.core.errors import DivergenceError
-from fedgbo.core.objective import Proximal
+from fedgbo.core.objective import Proximal, Term
 from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.core.state import State
 from fedgbo.engines.affine import full
@@ -88,8 +88,7 @@ class CohortClient(Client):
         """Return the mean of the clients' y_K."""
         if params is not self._start:
             raise OneByOne
-        pull = float(sum(term.mu for term in self._terms if isinstance(term, Proximal)))
-        step = self._engine.step_of(optimiser, params, stats, pull)
+        step = self._engine.step_of(optimiser, params, stats, pull_of(self._terms))
         if step is None:
             raise OneByOne
         total, losses = self._moves(step, self.all_steps, self._engine.task.batch_size or 0)
@@ -125,3 +124,8 @@ class CohortClient(Client):
             raise OneByOne
         self.samples += self._engine.visits(self.clients, steps, batch)
         return self._engine.moves(step, self.clients, steps, batch, self._skipped, self._round)
+
+
+def pull_of(terms: Sequence[Term]) -> float:
+    """Return how strongly the terms of an objective, which are all Proximal here, pull towards x_t together."""
+    return float(sum(term.mu for term in terms if isinstance(term, Proximal)))

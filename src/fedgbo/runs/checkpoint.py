@@ -6,7 +6,7 @@ One file is renamed into place at once, so state and totals never part. A digest
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Checkpoint:
         tensors = {name: tensor.cpu().contiguous() for name, tensor in self.state.tensors().items()}
         header = {
             "format": FORMAT,
-            "ledger": asdict(self.ledger),
+            "ledger": self.ledger._asdict(),
             "about": dict(self.about),
             "digest": digest(tensors),
         }

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ from fedgbo.runs.metrics import check_metrics
 from fedgbo.runs.prices import Prices
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
-from fedgbo.runs.round import Progress, next_round
+from fedgbo.runs.round import Progress
+from fedgbo.runs.rounds import Rounds
 from fedgbo.runs.start import Start, opened
 from fedgbo.runs.steps import LocalSteps, check_local_steps
 from fedgbo.runs.together import check_alike
@@ -131,14 +132,14 @@ class _Loop:
     def go(self, progress: Progress, history: list[Record]) -> Result:
         """Run the rounds that are left."""
         task = self.engine.task
-        self.prices = Prices.of(self.engine)
+        rounds = Rounds(self.engine, self.algorithm, self.local_steps, Prices.of(self.engine))
         self.saved_at = time.monotonic()
         try:
             if self._due(progress) and (not history or history[-1].round < progress.ledger.round):
                 progress = self._evaluated(progress)  # the first, or one that an interrupt cut off
             stop = self._tell(progress, history, save=False)
             while progress.ledger.round < progress.rounds and not stop:
-                progress = next_round(self.engine, self.algorithm, self.local_steps, self.prices, progress)
+                progress = rounds.next(progress)
                 if due := self._due(progress):
                     progress = self._evaluated(progress)
                 stop = self._tell(progress, history, save=due or self._old())
@@ -172,7 +173,7 @@ class _Loop:
         train_loss = ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None
         took = time.perf_counter() - began
         seconds = ledger.seconds + took
-        ledger = replace(ledger, seconds=seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
+        ledger = ledger._replace(seconds=seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         record = Record(
             round=ledger.round,
             loss=scores["loss"],
@@ -185,7 +186,7 @@ class _Loop:
             seconds=seconds,
             drift=drift,
         )
-        return replace(progress, ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
+        return progress._replace(ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
 
     def _tell(
         self, progress: Progress, history: list[Record], *, save: bool, callbacks: Sequence[Callback] | None = None
@@ -212,7 +213,7 @@ class _Loop:
         began = time.monotonic()
         self._save(progress)
         self.saved_at = time.monotonic()
-        return replace(progress, seconds={**progress.seconds, "saving": self.saved_at - began})
+        return progress._replace(seconds={**progress.seconds, "saving": self.saved_at - began})
 
     def _save(self, progress: Progress) -> None:
         if self.folder is not None:

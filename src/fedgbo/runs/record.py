@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
 
 from fedgbo.core.errors import RunFolderError
 
@@ -12,9 +12,8 @@ LARGEST = 1e150  # of what a run can measure: sums and squares of such numbers a
 NUMBERS = ("loss", "flops", "counted_flops", "seconds")
 
 
-@dataclass(frozen=True)
-class Ledger:
-    """Totals over all clients and rounds so far."""
+class Ledger(NamedTuple):
+    """Totals over all clients and rounds so far. A tuple, since every round makes one."""
 
     round: int = 0
     download_bytes: int = 0
@@ -24,7 +23,7 @@ class Ledger:
     seconds: float = 0.0  # of training and evaluation, without pauses between a stop and a resume
     loss_sum: float = 0.0  # of the rounds since the last record
     loss_rounds: int = 0
-    drift_sum: Mapping[str, float] = field(default_factory=dict)  # of the rounds since the last record, if measured
+    drift_sum: Mapping[str, float] = {}  # of the rounds since the last record, if measured
     drift_rounds: int = 0
 
     def with_drift(self, drift: Mapping[str, float] | None) -> "Ledger":
@@ -32,9 +31,9 @@ class Ledger:
         if drift is None:
             return self
         if drift.keys() != self.drift_sum.keys():  # the first since the last record, or a resume measures other things
-            return replace(self, drift_sum=dict(drift), drift_rounds=1)
+            return self._replace(drift_sum=dict(drift), drift_rounds=1)
         sums = {name: self.drift_sum[name] + value for name, value in drift.items()}
-        return replace(self, drift_sum=sums, drift_rounds=self.drift_rounds + 1)
+        return self._replace(drift_sum=sums, drift_rounds=self.drift_rounds + 1)
 
     def mean_drift(self) -> dict[str, float] | None:
         """Return the mean over the rounds since the last record; None where none was measured."""

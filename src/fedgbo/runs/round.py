@@ -2,28 +2,27 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
 from fedgbo.engines.engine import Engine
 from fedgbo.runs.cohorts import sample
-from fedgbo.runs.prices import Prices
+from fedgbo.runs.prices import Prices, work_of
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.server import server_step
 from fedgbo.runs.steps import LocalSteps, steps_of
 
 
-@dataclass(frozen=True, eq=False)
-class Progress:
+class Progress(NamedTuple):
     """How far a run has come; what callbacks get after every round."""
 
     state: State
     ledger: Ledger
     rounds: int  # that the run will have in all
     record: Record | None = None  # of this round, if it was evaluated
-    seconds: Mapping[str, float] = field(default_factory=dict)  # of this round: training, server, evaluation, saving
+    seconds: Mapping[str, float] = {}  # of this round: training, server, evaluation, saving
 
 
 def next_round(
@@ -40,6 +39,6 @@ def next_round(
     ended = time.perf_counter()
     counted = steps if result.counted is None else result.counted
     ledger = progress.ledger.with_drift(result.drift)
-    ledger = prices.booked(ledger, algorithm, result, counted, seconds=ended - began)
+    ledger = prices.booked(ledger, work_of(algorithm, counted), result, ended - began)
     seconds = {"training": trained - began, "server": ended - trained}
     return Progress(server, ledger, progress.rounds, seconds=seconds)

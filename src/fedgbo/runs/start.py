@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def opened(
                 folder = _open(Path(out), resume, config)
                 stack.callback(folder.close)
                 found = _resumed(folder, about, begin) if resume else begin
-            told = {"ledger": asdict(found.ledger), "history": [record.line() for record in found.history]}
+            told = {"ledger": found.ledger._asdict(), "history": [record.line() for record in found.history]}
             return json.dumps({**told, "names": list(found.state.tensors())}).encode()
 
         told = json.loads(team.lead(look))

@@ -1,0 +1,61 @@
+"""One round after the other; where an engine can run some ahead, several at once."""
+
+import time
+from collections import deque
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.schedule import at_round
+from fedgbo.core.state import State
+from fedgbo.engines.ahead import LooksAhead, Played
+from fedgbo.engines.engine import Engine
+from fedgbo.engines.mean import version
+from fedgbo.runs.cohorts import upcoming
+from fedgbo.runs.prices import Prices, Work, work_of
+from fedgbo.runs.round import Progress, next_round
+from fedgbo.runs.steps import LocalSteps
+
+AHEAD = 24  # rounds at once
+
+
+class Rounds:
+    """The rounds of a run. Those that were run ahead wait here for their turn."""
+
+    def __init__(self, engine: Engine, algorithm: FederatedAlgorithm, local_steps: LocalSteps, prices: Prices) -> None:
+        self.engine, self.algorithm, self.local_steps, self.prices = engine, algorithm, local_steps, prices
+        self._waiting: deque[Played] = deque()
+        self._next: tuple[State, int] | None = None  # the state that they go on from, and how often it was written to
+        self._each = 0.0  # seconds that each of them took
+        self._work = Work(0, 0, 0)  # of each of them
+        self._ask_at = 0  # the round from which on the engine is to be asked
+
+    def next(self, progress: Progress) -> Progress:
+        """Return where the run is after one more round."""
+        state = progress.state
+        if self._waiting and self._next != (state, version(state.params)):
+            self._waiting.clear()  # somebody has another state in mind
+        if not self._waiting and progress.ledger.round >= self._ask_at:
+            self._look_ahead(progress)
+        if not self._waiting:
+            return next_round(self.engine, self.algorithm, self.local_steps, self.prices, progress)
+        return self._come_to(self._waiting.popleft(), progress)
+
+    def _look_ahead(self, progress: Progress) -> None:
+        """Let the engine run the next rounds, if they are all alike; if it has none, ask again later."""
+        began, t, task, k = time.perf_counter(), progress.ledger.round, self.engine.task, self.local_steps
+        if isinstance(self.engine, LooksAhead) and isinstance(k, int) and at_round(self.algorithm, t) is self.algorithm:
+            most = min(AHEAD, progress.rounds - t)
+            cohorts = upcoming(task.data.clients, task.cohort_size, self.engine.seed, t, most)
+            self._waiting.extend(self.engine.ahead(self.algorithm, progress.state, cohorts, k, t))
+            self._work = work_of(self.algorithm, [k] * task.cohort_size)
+        self._ask_at = t if self._waiting else t + AHEAD
+        self._next = progress.state, version(progress.state.params)
+        self._each = (time.perf_counter() - began) / max(1, len(self._waiting))
+
+    def _come_to(self, played: Played, progress: Progress) -> Progress:
+        """Return where the run is after a round that was run ahead."""
+        began = time.perf_counter()
+        self._next = played.after, version(played.after.params)
+        ledger = self.prices.booked(progress.ledger, self._work, played, self._each)
+        server = played.server_seconds + time.perf_counter() - began
+        seconds = {"training": self._each - played.server_seconds, "server": server}
+        return Progress(played.after, ledger, progress.rounds, seconds=seconds)
