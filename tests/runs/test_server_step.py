@@ -6,7 +6,6 @@ import torch
 from fedgbo.algorithms import MFL, AdaptiveFedOpt, FedAvg, FedGBO, Mimelite
 from fedgbo.core.elementwise import is_elementwise
 from fedgbo.core.errors import DivergenceError
-from fedgbo.core.linear import linear
 from fedgbo.core.state import State
 from fedgbo.engines.layers.native import library
 from fedgbo.engines.mean import WORTH_LOADING
@@ -123,9 +122,9 @@ def test_one_pass_does_what_the_formula_does(algorithm, kind):
 def test_one_pass_keeps_every_bit_of_a_difference_and_of_a_multiple(algorithm, monkeypatch):
     server, result = sides(algorithm, LONG)
     expected = by_formula(algorithm, server, result)
-    passes = []
+    passes, sums = [], servers._sums
     monkeypatch.setattr(servers, "WORTH_LOADING", 500)
-    monkeypatch.setattr(servers, "linear", lambda *question: passes.append(question) or linear(*question))
+    monkeypatch.setattr(servers, "_sums", lambda *question: passes.append(question) or sums(*question))
     for piece in (10**6, 1024):  # whole, and in pieces
         monkeypatch.setattr(servers, "PIECE", piece)
         after = server_step(algorithm, server, result, t=0, lasting=True).tensors()
@@ -161,8 +160,10 @@ def test_vectors_that_c_could_misread_go_through_the_formula():
         server_step(algorithm, server, of(mean[:-1]), t=0, lasting=True)
 
 
-def test_an_algorithm_that_cannot_be_a_key_goes_through_the_formula():
-    algorithm = FedAvg(SGD(0.1), objective=[])
-    server, result = sides(algorithm, LONG)
-    after = server_step(algorithm, server, result, t=0, lasting=True)
-    assert torch.equal(after.params, by_formula(algorithm, server, result)["params"])
+@native_only
+def test_no_algorithm_is_taken_for_another():
+    server, result = sides(FedGBO(SGDm(0.1, 0.9)), LONG)
+    for lr, steps in ((0.1, 10.0), (0.2, 10.0), (0.2, 5.0), (0.1, 10.0)):
+        algorithm, taken = FedGBO(SGDm(lr, 0.9)), CohortResult(result.mean, steps, 0.0, 0, 0, 0)
+        after = server_step(algorithm, server, taken, t=0, lasting=True)
+        assert torch.equal(after.stats["m"], by_formula(algorithm, server, taken)["stats.m"])

@@ -1,7 +1,7 @@
 """Formulas that add up multiples of vectors, such as x - mean: found out by asking, not by being told."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.elementwise import is_elementwise
+from fedgbo.core.optimiser import Optimiser
 from fedgbo.core.state import State
 
 TOLERANCE = 1e-12  # of the numbers that are added
@@ -23,7 +24,6 @@ class Linear:
     factors: Tensor  # (1 + next statistics, vectors that go in): the model's come first, on both sides
 
 
-@lru_cache(maxsize=16)
 def linear(
     algorithm: FederatedAlgorithm, stats: tuple[str, ...], mean_stats: tuple[str, ...], steps: float
 ) -> Linear | None:
@@ -39,7 +39,7 @@ def linear(
     [[1.0, 0.0, -1.0], [0.0, 0.0, 0.5]]
     >>> linear(FedGBO(RMSProp(lr=0.5, beta=0.9)), ("v",), (), steps=4.0)
     """
-    if not is_elementwise(algorithm):
+    if not is_elementwise(algorithm) or not is_settled(algorithm):
         return None
     own = 1 + len(stats)
     names: list[str] = []
@@ -53,6 +53,16 @@ def linear(
 
     factors = factors_of(after, own + 1 + len(mean_stats))
     return None if factors is None else Linear(tuple(names), factors)
+
+
+def is_settled(thing: FederatedAlgorithm | Optimiser) -> bool:
+    """Return whether an object is nothing but settings that stay: what its formulas did once they will do again."""
+    if not is_dataclass(thing) or not type(thing).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return False
+    settings = {field.name: getattr(thing, field.name) for field in fields(thing)}
+    optimisers = [value for value in settings.values() if isinstance(value, Optimiser)]
+    changeable = any(isinstance(value, list | dict | set) for value in settings.values())
+    return not changeable and vars(thing).keys() <= settings.keys() and all(map(is_settled, optimisers))
 
 
 def factors_of(formula: Callable[[Sequence[Tensor]], Sequence[Tensor]], count: int) -> Tensor | None:

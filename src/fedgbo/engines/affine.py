@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fedgbo.core.linear import factors_of
+from fedgbo.core.linear import factors_of, is_settled
 from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.engines.fixed import FixedStep
 
@@ -67,7 +67,7 @@ def is_multiple(optimiser: Optimiser, names: Sequence[str]) -> bool:
         told = FixedStep.of(optimiser, dict(zip(names, vectors, strict=True)))
         return [] if told is None or told.offset is None else [told.offset]
 
-    return not names or factors_of(offset, len(names)) is not None
+    return is_settled(optimiser) and (not names or factors_of(offset, len(names)) is not None)
 
 
 def _holds(step: Affine, optimiser: Optimiser, stats: Stats) -> bool:

@@ -51,11 +51,7 @@ class Recurrence:
 
 def recurrence(algorithm: FederatedAlgorithm, stats: tuple[str, ...], steps: int) -> Recurrence | None:
     """Find the numbers of the algorithm's rounds by asking it; None if there is more to them."""
-    optimiser = _descends(algorithm, stats)
-    try:
-        sums = linear(algorithm, stats, (), float(steps))
-    except TypeError:  # an algorithm of the user's own, or one with a list in it, that cannot be a key
-        return None
+    optimiser, sums = _descends(algorithm, stats), linear(algorithm, stats, (), float(steps))
     if optimiser is None or sums is None or sums.stats != stats:
         return None
     keep, take = sums.factors[:, :-1].diagonal().contiguous(), sums.factors[:, -1].contiguous()

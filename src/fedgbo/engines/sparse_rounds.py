@@ -86,10 +86,13 @@ def add(a: float, x: Array, b: float, y: Array, out: Array) -> bool:
 
 @compiled
 def add_and_multiply(a: float, x: Array, b: float, y: Array, out: Array, c: float, other: Array) -> bool:
-    """Fill `out` with a x + b y and `other` with c y, in one pass; return whether all numbers are finite."""
+    """Fill `out` with a x + b y and `other` with c y, in one pass; return whether all numbers are finite.
+
+    So are both, if their sum is. Sums of the largest numbers are not, but then it is one round at a time that decides.
+    """
     finite = 0
     for p in range(len(out)):
         out[p] = a * x[p] + b * y[p]
         other[p] = c * y[p]
-        finite += np.isfinite(out[p]) and np.isfinite(other[p])
+        finite += np.isfinite(out[p] + other[p])
     return finite == len(out)

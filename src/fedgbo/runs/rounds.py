@@ -23,7 +23,8 @@ class Rounds:
     def __init__(self, engine: Engine, algorithm: FederatedAlgorithm, local_steps: LocalSteps, prices: Prices) -> None:
         self.engine, self.algorithm, self.local_steps, self.prices = engine, algorithm, local_steps, prices
         self._waiting: deque[Played] = deque()
-        self._next: tuple[State, int] | None = None  # the state that they go on from, and how often it was written to
+        self._from: State | None = None  # that the first of them goes on from
+        self._version = 0  # how often their states were written to
         self._each = 0.0  # seconds that each of them took
         self._work = Work(0, 0, 0)  # of each of them
         self._ask_at = 0  # the round from which on the engine is to be asked
@@ -31,8 +32,8 @@ class Rounds:
     def next(self, progress: Progress) -> Progress:
         """Return where the run is after one more round."""
         state = progress.state
-        if self._waiting and self._next != (state, version(state.params)):
-            self._waiting.clear()  # somebody has another state in mind
+        if self._waiting and (state is not self._from or version(state.params) != self._version):
+            self._waiting.clear()  # somebody has another state in mind, or has changed this one
         if not self._waiting and progress.ledger.round >= self._ask_at:
             self._look_ahead(progress)
         if not self._waiting:
@@ -47,14 +48,15 @@ class Rounds:
             cohorts = upcoming(task.data.clients, task.cohort_size, self.engine.seed, t, most)
             self._waiting.extend(self.engine.ahead(self.algorithm, progress.state, cohorts, k, t))
             self._work = work_of(self.algorithm, [k] * task.cohort_size)
-        self._ask_at = t if self._waiting else t + AHEAD
-        self._next = progress.state, version(progress.state.params)
-        self._each = (time.perf_counter() - began) / max(1, len(self._waiting))
+        if not self._waiting:
+            self._ask_at = t + AHEAD
+            return
+        self._version = version(self._waiting[0].after.params)
+        self._each = (time.perf_counter() - began) / len(self._waiting)
 
     def _come_to(self, played: Played, progress: Progress) -> Progress:
         """Return where the run is after a round that was run ahead."""
-        began = time.perf_counter()
-        self._next = played.after, version(played.after.params)
+        began, self._from = time.perf_counter(), played.after
         ledger = self.prices.booked(progress.ledger, self._work, played, self._each)
         server = played.server_seconds + time.perf_counter() - began
         seconds = {"training": self._each - played.server_seconds, "server": server}

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.elementwise import is_elementwise
 from fedgbo.core.errors import DivergenceError
-from fedgbo.core.linear import linear
+from fedgbo.core.linear import Linear, linear
 from fedgbo.core.state import State
 from fedgbo.engines.layers.native import library
 from fedgbo.engines.mean import KINDS, WORTH_LOADING
@@ -84,10 +84,7 @@ def _added_up(algorithm: FederatedAlgorithm, server: State, mean: State, steps: 
     own, means = [server.params, *server.stats.values()], [mean.params, *mean.stats.values()]
     if not _readable(own, kind, length) or not _readable(means, torch.float64, length):
         return None
-    try:
-        sums = linear(algorithm, tuple(server.stats), tuple(mean.stats), steps)
-    except TypeError:  # an algorithm of the user's own, or one with a list in it, that cannot be a key
-        return None
+    sums = _sums(algorithm, tuple(server.stats), tuple(mean.stats), steps)
     if sums is None:
         return None
     made = [torch.empty_like(server.params) for _ in range(1 + len(sums.stats))]
@@ -96,6 +93,20 @@ def _added_up(algorithm: FederatedAlgorithm, server: State, mean: State, steps: 
     combine = getattr(native, f"fedgbo_combine_{KINDS[kind]}")
     finite = combine(length, len(made), len(own), len(own) + len(means), sums.factors.data_ptr(), addresses)
     return State(made[0], dict(zip(sums.stats, made[1:], strict=True))), finite
+
+
+def _sums(
+    algorithm: FederatedAlgorithm, stats: tuple[str, ...], mean_stats: tuple[str, ...], steps: float
+) -> Linear | None:
+    """Return what `linear` finds, and look only once while it is the same object that is asked for."""
+    global _last
+    names, last = (stats, mean_stats, steps), _last  # taken once: other threads may ask for others
+    if last is None or last[0] is not algorithm or last[1] != names:
+        last = _last = (algorithm, names, linear(algorithm, *names))
+    return last[2]
+
+
+_last: tuple[FederatedAlgorithm, tuple[tuple[str, ...], tuple[str, ...], float], Linear | None] | None = None
 
 
 def _readable(vectors: list[Tensor], kind: torch.dtype, length: int) -> bool:
