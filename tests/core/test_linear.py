@@ -30,7 +30,7 @@ def test_the_sums_are_the_servers_step(algorithm, mean_stats):
     server = State(vectors[0], dict(zip(stats, vectors[1:own], strict=True)))
     mean = State(vectors[own], dict(zip(mean_stats, vectors[own + 1 :], strict=True)))
     after = algorithm.server_update(server, mean, 7.5)
-    sums = linear(algorithm, stats, mean_stats, 7.5)
+    sums = linear(algorithm, stats, mean_stats, 7.5, 50)
     assert sums.stats == tuple(after.stats)
     for factors, expected in zip(sums.factors, [after.params, *after.stats.values()], strict=True):
         assert torch.allclose(factors @ vectors, expected, rtol=1e-12)
@@ -47,7 +47,7 @@ def test_the_sums_are_the_servers_step(algorithm, mean_stats):
     ids=str,
 )
 def test_steps_that_are_not_sums_are_found_out(algorithm):
-    assert linear(algorithm, tuple(algorithm.init(torch.zeros(1)).stats), (), 10.0) is None
+    assert linear(algorithm, tuple(algorithm.init(torch.zeros(1)).stats), (), 10.0, 50) is None
 
 
 @pytest.mark.parametrize(
@@ -59,19 +59,32 @@ def test_steps_that_are_not_sums_are_found_out(algorithm):
         lambda x, d: x - d * (1 + 1e-9 * x.tanh()),
         lambda x, d: x - d + torch.randn_like(d),
         lambda x, d: (x - d).float().double(),
-        lambda x, d: x - d + torch.arange(50.0),  # for vectors of one length
+        lambda x, d: x - d + torch.arange(50.0),
+        lambda x, d: x - d * (torch.arange(len(d)) < 40),  # the last places are left alone
+        lambda x, d: x - d * (torch.arange(len(d)) > 1),  # and the first
+        lambda x, d: (x - d)[:40],
+        lambda x, d: (x - d).float(),
+        lambda x, d: x @ d,
         lambda x, d: x * torch.nan,
         lambda x, d: x / d,
     ],
 )
 def test_formulas_that_only_look_linear_give_themselves_away(formula):
-    assert factors_of(lambda vectors: [vectors[0] - vectors[1]], 2).tolist() == [[1.0, -1.0]]
-    assert factors_of(lambda vectors: [formula(*vectors)], 2) is None
+    assert factors_of(lambda vectors: [vectors[0] - vectors[1]], 2, 50).tolist() == [[1.0, -1.0]]
+    assert factors_of(lambda vectors: [formula(*vectors)], 2, 50) is None
+
+
+def test_a_formula_that_draws_noise_leaves_the_generator_as_it_was():
+    torch.manual_seed(1)
+    assert factors_of(lambda vectors: [vectors[0] + torch.randn_like(vectors[0])], 1, 50) is None
+    drawn = torch.rand(1)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(1), drawn)
 
 
 def test_a_formula_that_writes_into_its_vectors_spoils_nothing():
     for _ in range(2):
-        assert factors_of(lambda vectors: [vectors[0].mul_(2)], 1).tolist() == [[2.0]]
+        assert factors_of(lambda vectors: [vectors[0].mul_(2)], 1, 50).tolist() == [[2.0]]
 
 
 @dataclass(frozen=True)
@@ -108,18 +121,28 @@ class Changeable(fedgbo.Optimiser):
         return params - self.lr * grad
 
 
+@dataclass(frozen=True)
+class Rated(Half):
+    """Its setting is an object that may change."""
+
+    rate: object = None
+
+
 def test_what_may_do_something_else_next_time_is_not_looked_into():
     assert is_settled(Half(SGD))
-    assert linear(Adaptive(SGD), (), (), 10.0) is None
+    assert linear(Adaptive(SGD), (), (), 10.0, 50) is None
     assert not is_settled(Changeable(0.1))
     assert not is_settled(fedgbo.FedGBO(Changeable(0.1)))
     assert not is_settled(fedgbo.FedAvg(SGD, objective=[]))
+    assert is_settled(fedgbo.FedAvg(SGD, objective=(fedgbo.Proximal(0.1), fedgbo.MaxEntropy(1.0))))
+    for rate in (object(), torch.ones(1), len, ([],), {}):
+        assert not is_settled(Rated(SGD, rate))
 
 
 def test_by_hand():
-    assert linear(Half(SGD), (), (), 10.0).factors.tolist() == [[1.0, -0.5]]
+    assert linear(Half(SGD), (), (), 10.0, 50).factors.tolist() == [[1.0, -0.5]]
     halved = fedgbo.FedGBO(fedgbo.SGDm(0.5, 0.5), inverse=False)
-    assert linear(halved, ("m",), ("gradient",), 4.0).factors.tolist() == [
+    assert linear(halved, ("m",), ("gradient",), 4.0, 50).factors.tolist() == [
         [1.0, 0.0, -1.0, 0.0],
         [0.0, 0.5, 0.0, 0.125],
     ]

@@ -65,7 +65,7 @@ def test_other_steps_are_found_out(step_size):
     [(fedgbo.SGD(0.5), [], (0.0, 0.5)), (fedgbo.SGDm(0.5, 0.75), ["m"], (0.375, 0.125))],
 )
 def test_steps_of_two_numbers(optimiser, names, numbers):
-    assert is_multiple(optimiser, names)
+    assert is_multiple(optimiser, names, LENGTH)
     assert simple(optimiser, names) == numbers
 
 
@@ -80,8 +80,20 @@ class Signed(fedgbo.SGDm):
         return self.lr * stats["m"].sign(), self.lr
 
 
+@dataclass(frozen=True)
+class Partial(fedgbo.SGDm):
+    """Momentum for some of the numbers only."""
+
+    def update(self, params, stats, grad):
+        return super().update(params, {"m": stats["m"] * (torch.arange(len(grad)) < 30)}, grad)
+
+    def affine(self, stats):
+        return super().affine({"m": stats["m"] * (torch.arange(len(stats["m"])) < 30)})
+
+
 def test_other_steps_take_vectors():
     assert simple(fedgbo.Adam(0.5, 0.9), ["m", "v"]) is None
     assert simple(fedgbo.RMSProp(0.5, 0.9), ["v"]) is None
     assert simple(fedgbo.SGD(0.5), ["m"]) is None  # whose statistic is another's
-    assert not is_multiple(Signed(0.5, 0.9), ["m"])
+    assert not is_multiple(Signed(0.5, 0.9), ["m"], LENGTH)
+    assert not is_multiple(Partial(0.5, 0.9), ["m"], LENGTH)

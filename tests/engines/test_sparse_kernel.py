@@ -1,7 +1,11 @@
+from hashlib import sha256
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from fedgbo.core.random import name_of, permutation
+from fedgbo.engines import sparse_kernel
 from fedgbo.engines.batches import minibatches
 from fedgbo.engines.sparse_kernel import geometric
 from fedgbo.engines.sparse_walk import mixed, shuffle, walk
@@ -31,3 +35,18 @@ def test_geometric_sums(ratio, count):
     power, total = geometric(ratio, count)
     assert power == pytest.approx(ratio**count, rel=1e-14)
     assert total == pytest.approx(sum(ratio**i for i in range(count)), rel=1e-14, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "compiled_in"),
+    [
+        ("sparse_kernel", ["sparse_arrays", "sparse_walk"]),
+        ("sparse_score", ["sparse_arrays"]),
+        ("sparse_rounds", ["sparse_arrays", "sparse_walk", "sparse_kernel"]),
+    ],
+)
+def test_a_change_of_a_kernel_changes_the_files_that_it_is_compiled_into(name, compiled_in):
+    """numba's cache on disk looks at a function's own file alone: so each file names what it was last compiled with."""
+    here = Path(sparse_kernel.__file__).parent
+    digest = sha256(b"".join((here / f"{other}.py").read_bytes() for other in compiled_in)).hexdigest()[:16]
+    assert f"# with {digest}" in (here / f"{name}.py").read_text(), f"write '# with {digest}' into {name}.py"

@@ -47,16 +47,29 @@ def test_where_numpy_draws_in_other_ways(clients, size):
         assert sample(clients, size, 5, t) == drawn(clients, size, 5, t)
 
 
-@pytest.mark.skipif(library() is None, reason="no C compiler here")
-def test_after_the_first_rounds_the_c_loop_draws(monkeypatch):
-    def refused(*name):
-        raise AssertionError("numpy was asked")
-
-    monkeypatch.setattr(cohorts, "stream", refused)
+@pytest.fixture
+def asked(monkeypatch):
+    """The rounds that numpy was asked for."""
+    rounds, real = [], cohorts._drawn
+    monkeypatch.setattr(cohorts, "_drawn", lambda *name: rounds.append(name[-1]) or real(*name))
     cohorts._cohorts.cache_clear()
+    return rounds
+
+
+@pytest.mark.skipif(library() is None, reason="no C compiler here")
+def test_after_the_first_rounds_the_c_loop_draws(asked):
+    together = DRAWN // 7
     assert sample(500, 7, 11, 5000) == drawn(500, 7, 11, 5000)
-    with pytest.raises(AssertionError, match="numpy"):
-        sample(500, 7, 11, 0)
+    assert asked == [5000 // together * together]
+    sample(500, 7, 11, 0)
+    assert asked[1:] == list(range(together))
+
+
+def test_if_numpy_draws_in_another_way_one_day_the_c_loop_is_left_alone(monkeypatch):
+    monkeypatch.setattr(cohorts, "_drawn", lambda clients, size, seed, t: np.arange(size) + t % 2)
+    cohorts._cohorts.cache_clear()
+    assert [sample(500, 3, 0, t) for t in (5000, 5001)] == [[0, 1, 2], [1, 2, 3]]
+    cohorts._cohorts.cache_clear()
 
 
 def test_without_a_compiler_numpy_draws(monkeypatch):

@@ -172,6 +172,32 @@ def test_cohorts_that_are_worth_threads_are_run_one_by_one(ahead, monkeypatch):
     assert ahead == [0, 5]
 
 
+def test_calls_that_would_take_long_are_cut_short(ahead, monkeypatch):
+    monkeypatch.setattr(sparse, "AHEAD_SAMPLES", 5 * 5 * 8 * 3 + 1)  # three rounds of five clients
+    run(rounds=7, local_steps=5, workers=1)
+    assert ahead == [3, 3, 1]
+
+
+def test_a_callback_that_writes_in_every_round_costs_little(ahead):
+    run(rounds=300, callbacks=[lambda progress: progress.state.params.clamp_(-1, 1) is None])
+    assert sum(ahead) < 150
+
+
+def test_statistics_of_another_type_are_not_rounded(ahead):
+    class Fine(fedgbo.SGDm):
+        def init(self, params):
+            return {"m": torch.zeros_like(params, dtype=torch.float64)}
+
+    run(fedgbo.FedGBO(Fine(0.5, 0.8)), rounds=2)
+    assert ahead[0] == 0
+
+
+def test_a_result_is_nothing_but_its_state():
+    result, _ = run()
+    for tensor in result.state.tensors().values():
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
 def test_times_add_up():
     took = []
     result = fedgbo.run(sparse_task(), GBO, rounds=60, eval_every=60, callbacks=[lambda p: took.append(p.seconds)])

@@ -139,6 +139,7 @@ def test_one_pass_keeps_every_bit_of_a_difference_and_of_a_multiple(algorithm, m
 @pytest.mark.parametrize("at", [0, 3000, LONG - 1])
 def test_numbers_that_are_not_finite_are_found(at, bad, piece, lasting, monkeypatch):
     monkeypatch.setattr(servers, "PIECE", piece)
+    monkeypatch.setattr(servers, "WORTH_LOADING", 0)
     algorithm = FedGBO(SGDm(0.1, 0.9))
     server, result = sides(algorithm, LONG)
     server_step(algorithm, server, result, t=0, lasting=lasting)
@@ -158,6 +159,42 @@ def test_vectors_that_c_could_misread_go_through_the_formula():
         assert torch.allclose(after.double(), expected, atol=1e-6)
     with pytest.raises(RuntimeError, match="size"):
         server_step(algorithm, server, of(mean[:-1]), t=0, lasting=True)
+
+
+@dataclass(frozen=True)
+class Tail(FedAvg):
+    """Leaves the last numbers alone."""
+
+    elementwise = True
+
+    def server_update(self, server, mean, steps):
+        return State(server.params - mean.params * (torch.arange(len(mean.params)) < LONG - 100))
+
+
+@dataclass(frozen=True)
+class Patient(FedAvg):
+    """Takes no notice of numbers that are not finite."""
+
+    elementwise = True
+
+    def server_update(self, server, mean, steps):
+        return State(server.params - mean.params.nan_to_num(0, 0, 0))
+
+
+def test_places_that_are_treated_in_another_way():
+    algorithm = Tail(SGD(0.1))
+    server, result = sides(algorithm, LONG)
+    after = server_step(algorithm, server, result, t=0, lasting=True)
+    assert torch.equal(after.params, by_formula(algorithm, server, result)["params"])
+
+
+def test_a_formula_has_the_last_word_about_numbers_that_are_not_finite():
+    algorithm = Patient(SGD(0.1))
+    server, result = sides(algorithm, LONG)
+    server_step(algorithm, server, result, t=0, lasting=True)
+    result.mean.params[7] = torch.nan
+    after = server_step(algorithm, server, result, t=1, lasting=True)
+    assert torch.equal(after.params, by_formula(algorithm, server, result)["params"])
 
 
 @native_only

@@ -2,18 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.elementwise import is_elementwise
-from fedgbo.core.optimiser import Optimiser
 from fedgbo.core.state import State
 
 TOLERANCE = 1e-12  # of the numbers that are added
-POINTS = 16  # of random numbers, at which the sums must hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +22,7 @@ class Linear:
 
 
 def linear(
-    algorithm: FederatedAlgorithm, stats: tuple[str, ...], mean_stats: tuple[str, ...], steps: float
+    algorithm: FederatedAlgorithm, stats: tuple[str, ...], mean_stats: tuple[str, ...], steps: float, length: int
 ) -> Linear | None:
     """Read the factors off `server_update`, for a server and a mean with statistics of these names; None if not linear.
 
@@ -33,11 +30,9 @@ def linear(
 
     >>> from fedgbo.algorithms import FedGBO
     >>> from fedgbo.optimisers import RMSProp, SGDm
-    >>> linear(
-    ...     FedGBO(SGDm(lr=0.5, beta=0.9)), ("m",), (), steps=4.0
-    ... ).factors.tolist()  # of x, m and the mean difference
+    >>> linear(FedGBO(SGDm(lr=0.5, beta=0.9)), ("m",), (), steps=4.0, length=100).factors.tolist()
     [[1.0, 0.0, -1.0], [0.0, 0.0, 0.5]]
-    >>> linear(FedGBO(RMSProp(lr=0.5, beta=0.9)), ("v",), (), steps=4.0)
+    >>> linear(FedGBO(RMSProp(lr=0.5, beta=0.9)), ("v",), (), steps=4.0, length=100)
     """
     if not is_elementwise(algorithm) or not is_settled(algorithm):
         return None
@@ -51,41 +46,44 @@ def linear(
         names.extend(state.stats)
         return [state.params, *state.stats.values()]
 
-    factors = factors_of(after, own + 1 + len(mean_stats))
+    factors = factors_of(after, own + 1 + len(mean_stats), length)
     return None if factors is None else Linear(tuple(names), factors)
 
 
-def is_settled(thing: FederatedAlgorithm | Optimiser) -> bool:
+def is_settled(thing: object) -> bool:
     """Return whether an object is nothing but settings that stay: what its formulas did once they will do again."""
-    if not is_dataclass(thing) or not type(thing).__dataclass_params__.frozen:  # type: ignore[attr-defined]
-        return False
+    if isinstance(thing, tuple):
+        return all(map(is_settled, thing))
+    if not is_dataclass(thing) or isinstance(thing, type):
+        return thing is None or isinstance(thing, bool | int | float | str)
     settings = {field.name: getattr(thing, field.name) for field in fields(thing)}
-    optimisers = [value for value in settings.values() if isinstance(value, Optimiser)]
-    changeable = any(isinstance(value, list | dict | set) for value in settings.values())
-    return not changeable and vars(thing).keys() <= settings.keys() and all(map(is_settled, optimisers))
+    frozen = type(thing).__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return frozen and vars(thing).keys() <= settings.keys() and all(map(is_settled, settings.values()))
 
 
-def factors_of(formula: Callable[[Sequence[Tensor]], Sequence[Tensor]], count: int) -> Tensor | None:
+def factors_of(formula: Callable[[Sequence[Tensor]], Sequence[Tensor]], count: int, length: int) -> Tensor | None:
     """Return the factors, (made, count), if what the formula makes of `count` vectors are sums of multiples of them.
 
-    The formula must treat every number by itself. So one call with short vectors tells all factors: the i-th number of
-    the i-th vector is 1 and that of the others is 0. After those come a number that is 0 in all vectors, for a constant
-    to show up, and random ones of all magnitudes, at which a formula that only looks linear gives itself away.
+    The formula should treat every number by itself. So one call tells all factors: the i-th number of the i-th vector
+    is 1 and that of the others is 0. After those come a number that is 0 in all vectors, for a constant to show up, and
+    random ones of all magnitudes up to the model's length, at which a formula gives itself away that only looks linear,
+    or that treats some places in another way.
     """
-    asked = _questions(count)
+    asked = _questions(count, length)
     try:
-        told = torch.stack(list(formula(list(asked.clone()))))
-    except Exception:  # a formula for vectors of the model's length only, say: it will be given those
+        with torch.random.fork_rng(devices=[]):  # a formula may draw noise
+            told = torch.stack(list(formula(list(asked.clone())))).detach()
+        factors = told[:, :count].clone()
+        error, size = (told - factors @ asked).abs(), factors.abs() @ asked.abs()
+    except Exception:  # it is not for such vectors
         return None
-    factors = told[:, :count].clone()
-    error, size = (told - factors @ asked).abs(), factors.abs() @ asked.abs()
-    return factors if bool((error <= TOLERANCE * size).all()) else None
+    linear = told.dtype == torch.float64 and told.shape[1] == asked.shape[1] and (error <= TOLERANCE * size).all()
+    return factors if bool(linear) else None
 
 
-@lru_cache(maxsize=8)
-def _questions(count: int) -> Tensor:
+def _questions(count: int, length: int) -> Tensor:
     """Return the vectors to ask with; the random numbers are from 1e-8 to 1e8, of both signs, the same each time."""
-    random = torch.Generator().manual_seed(0)
-    sign = torch.randint(0, 2, (count, POINTS), generator=random) * 2 - 1
-    points = sign * 10 ** (16 * torch.rand(count, POINTS, generator=random, dtype=torch.float64) - 8)
-    return torch.cat([torch.eye(count, dtype=torch.float64), torch.zeros(count, 1), points], dim=1)
+    random, points = torch.Generator().manual_seed(0), max(16, length - count - 1)
+    sign = torch.randint(0, 2, (count, points), generator=random) * 2 - 1
+    numbers = sign * 10 ** (16 * torch.rand(count, points, generator=random, dtype=torch.float64) - 8)
+    return torch.cat([torch.eye(count, dtype=torch.float64), torch.zeros(count, 1), numbers], dim=1)

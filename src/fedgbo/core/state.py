@@ -47,6 +47,10 @@ class State:
         """Move every vector to `device`."""
         return State(self.params.to(device), {name: stat.to(device) for name, stat in self.stats.items()})
 
+    def clone(self) -> "State":
+        """Copy every vector, so that it is nothing but this."""
+        return State(self.params.clone(), {name: stat.clone() for name, stat in self.stats.items()})
+
     def part(self, begin: int, end: int) -> "State":
         """Return the numbers from `begin` to `end` of every vector, without a copy."""
         return State(self.params[begin:end], {name: stat[begin:end] for name, stat in self.stats.items()})

@@ -60,14 +60,14 @@ def simple(optimiser: Optimiser, names: Sequence[str]) -> tuple[float, float] | 
     return 0.0 if told.offset is None else float(told.offset), told.scale
 
 
-def is_multiple(optimiser: Optimiser, names: Sequence[str]) -> bool:
+def is_multiple(optimiser: Optimiser, names: Sequence[str], length: int) -> bool:
     """Return whether the offset is, at any values of the statistics, a sum of multiples of them."""
 
     def offset(vectors: Sequence[Tensor]) -> list[Tensor]:
         told = FixedStep.of(optimiser, dict(zip(names, vectors, strict=True)))
         return [] if told is None or told.offset is None else [told.offset]
 
-    return is_settled(optimiser) and (not names or factors_of(offset, len(names)) is not None)
+    return is_settled(optimiser) and (not names or factors_of(offset, len(names), length) is not None)
 
 
 def _holds(step: Affine, optimiser: Optimiser, stats: Stats) -> bool:

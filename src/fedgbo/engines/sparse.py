@@ -30,6 +30,7 @@ from fedgbo.engines.sparse_score import score
 BLOCK = 256  # clients whose moves are held at once: bounds memory when a cohort is large
 CHUNK = 16_384  # test samples at once
 AHEAD_BYTES = 4 * 2**20  # of states of rounds that were run ahead
+AHEAD_SAMPLES = 100_000  # that are trained on ahead: some 20 ms, in which nothing else happens
 TICKS = 1_000 if os.name == "nt" else 1_000_000  # of the C library's clock in a second
 WORTH_THREADS = 8_000  # samples to train on, from which waking another thread pays
 
@@ -82,15 +83,20 @@ class SparseEngine:
         Only for small cohorts, which one thread trains, in one process, and where the server by itself would add up in
         C: so the bits are those of one round at a time.
         """
-        (rounds, count), batch = cohorts.shape, self.task.batch_size or 0
+        (rounds, count), batch, kind = cohorts.shape, self.task.batch_size or 0, server.params.dtype
+        alike = all(
+            vector.dtype == kind and vector.numel() == self.initial_params.numel() for vector in server.stats.values()
+        )
         enough = server.params.numel() >= WORTH_LOADING and library() is not None
-        if not enough or server.nbytes * rounds > AHEAD_BYTES or count > BLOCK or self.plain.team.size > 1:
+        if not alike or not enough or server.nbytes * rounds > AHEAD_BYTES or count > BLOCK or self.plain.team.size > 1:
             return []
         clients = np.array(cohorts)
         sizes = np.full_like(clients, batch) if batch else self.offsets[clients + 1] - self.offsets[clients]
         samples = (steps * sizes).sum(axis=1)
-        if len(self.tables) > 1 and samples.max() >= WORTH_THREADS:
+        soon = int(np.searchsorted(samples.cumsum(), AHEAD_SAMPLES))
+        if soon == 0 or (len(self.tables) > 1 and samples.max() >= WORTH_THREADS):
             return []
+        clients = clients[:soon]
         known = self._recurrence(algorithm, server, steps)
         return [] if known is None else self._play(*known, pull_of(algorithm.terms), server, clients, samples, steps, t)
 
@@ -129,7 +135,7 @@ class SparseEngine:
         """Return a round in numbers, if that can be done: the algorithm's, and the two of its optimiser's step."""
         names = tuple(server.stats)
         if self._rule is None or self._rule[0] is not algorithm or self._rule[1:3] != (names, steps):
-            self._rule = algorithm, names, steps, recurrence(algorithm, names, steps)
+            self._rule = algorithm, names, steps, recurrence(algorithm, names, steps, server.params.numel())
         rule = self._rule[3]
         if rule is None or not self._is_multiple(rule.optimiser, server.params, Widened(server.stats)):
             return None
@@ -183,7 +189,7 @@ class SparseEngine:
         if kind not in self._multiple:
             if affine(optimiser, params.to(torch.float64), stats) is None:
                 return None
-            self._multiple[kind] = is_multiple(optimiser, tuple(stats))
+            self._multiple[kind] = is_multiple(optimiser, tuple(stats), params.numel())
         return self._multiple[kind]
 
     def _numbers(self, optimiser: Optimiser, stats: tuple[str, ...]) -> tuple[float, float] | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+# with f56f5e3ce69f503a: numba looks for changes in this file alone, so a test holds that these are noticed here
 from fedgbo.engines.sparse_arrays import Array, Batch, Moved, Rows, Step, Table, compiled
 from fedgbo.engines.sparse_walk import mixed, walk
 

@@ -4,16 +4,18 @@ Operation by operation it is what one round at a time does, and so are the bits:
 the clients' part of it, `runs/server.py` the server's.
 """
 
+import os
 from typing import Any
 
 import numpy as np
 from numba import types
 
+# with d09879554766b6cf: numba looks for changes in this file alone, so a test holds that these are noticed here
 from fedgbo.engines.sparse_arrays import Array, Rows, Step, Table, compiled
 from fedgbo.engines.sparse_kernel import add_up, drift, room, train
 
 # of the C library: the time that this process has used
-clock: Any = types.ExternalFunction("clock", types.int64())
+clock: Any = types.ExternalFunction("clock", types.int32() if os.name == "nt" else types.int64())
 
 
 @compiled

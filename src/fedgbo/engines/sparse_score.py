@@ -2,6 +2,7 @@
 
 import numpy as np
 
+# with ded591fcc21e34a5: numba looks for changes in this file alone, so a test holds that these are noticed here
 from fedgbo.engines.sparse_arrays import Array, Rows, compiled
 
 

@@ -1,7 +1,4 @@
-"""The order in which a client walks through its samples, compiled: bit for bit that of engines/batches.py.
-
-numba's cache on disk watches a function's own file alone. So after a change here, touch sparse_kernel.py too.
-"""
+"""The order in which a client walks through its samples, compiled: bit for bit that of engines/batches.py."""
 
 from typing import Any
 

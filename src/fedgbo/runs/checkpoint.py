@@ -36,7 +36,7 @@ class Checkpoint:
         tensors = {name: tensor.cpu().contiguous() for name, tensor in self.state.tensors().items()}
         header = {
             "format": FORMAT,
-            "ledger": self.ledger._asdict(),
+            "ledger": self.ledger.content(),
             "about": dict(self.about),
             "digest": digest(tensors),
         }

@@ -8,7 +8,8 @@ from fedgbo.core.random import stream, words_of
 from fedgbo.engines.ahead import Cohorts
 from fedgbo.engines.layers.native import library
 
-DRAWN = 1024  # clients that are drawn at a time: so a draw costs a third of what it does between other work
+Cohort = np.ndarray[tuple[int], np.dtype[np.int64]]
+DRAWN = 2048  # clients that are drawn at a time: so a draw costs a third of what it does between other work
 LARGEST = 256  # cohort that the C loop draws: it sorts by inserting
 WORD = 2**32
 
@@ -29,18 +30,27 @@ def upcoming(clients: int, cohort_size: int, seed: int, t: int, most: int) -> Co
 @lru_cache(maxsize=8)
 def _cohorts(clients: int, cohort_size: int, seed: int, block: int, together: int) -> Cohorts:
     """Return the clients of one block of rounds after the other."""
-    cohorts, first = np.empty((together, cohort_size), np.int64), block * together
+    rounds = range(block * together, (block + 1) * together)
     # a short run does not wait for the C loops to be built
-    native = library() if block and _as_numpy(clients, cohort_size, first + together) else None
-    if native is not None:
-        words = words_of(seed, "cohort", first)
-        native.fedgbo_draw(together, cohort_size, clients, len(words), words.ctypes.data, cohorts.ctypes.data)
-    else:
-        for t, cohort in enumerate(cohorts, start=first):
-            cohort[:] = stream(seed, "cohort", t).choice(clients, cohort_size, replace=False)
-        cohorts.sort(axis=1)
+    cohorts = _drawn_in_c(clients, cohort_size, seed, rounds) if block else None
+    if cohorts is None:
+        cohorts = np.array([_drawn(clients, cohort_size, seed, t) for t in rounds])
     cohorts.flags.writeable = False
     return cohorts
+
+
+def _drawn(clients: int, cohort_size: int, seed: int, t: int) -> Cohort:
+    return np.sort(stream(seed, "cohort", t).choice(clients, cohort_size, replace=False))
+
+
+def _drawn_in_c(clients: int, cohort_size: int, seed: int, rounds: range) -> Cohorts | None:
+    """Draw what numpy would draw; None if that cannot be done. numpy may change its ways: it is asked for the first."""
+    native = library() if _as_numpy(clients, cohort_size, rounds.stop) else None
+    if native is None:
+        return None
+    cohorts, words = np.empty((len(rounds), cohort_size), np.int64), words_of(seed, "cohort", rounds.start)
+    native.fedgbo_draw(len(rounds), cohort_size, clients, len(words), words.ctypes.data, cohorts.ctypes.data)
+    return cohorts if np.array_equal(cohorts[0], _drawn(clients, cohort_size, seed, rounds.start)) else None
 
 
 def _as_numpy(clients: int, cohort_size: int, end: int) -> bool:

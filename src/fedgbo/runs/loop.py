@@ -157,7 +157,7 @@ class _Loop:
             self._tell(progress, history, save=False, callbacks=())
         finished = progress.ledger.round >= progress.rounds
         self._end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
-        return Result(task, progress.state.on("cpu"), history)
+        return Result(task, progress.state.on("cpu").clone(), history)  # it may be part of a larger piece of memory
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""

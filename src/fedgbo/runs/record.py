@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedgbo.core.errors import RunFolderError
@@ -23,8 +24,12 @@ class Ledger(NamedTuple):
     seconds: float = 0.0  # of training and evaluation, without pauses between a stop and a resume
     loss_sum: float = 0.0  # of the rounds since the last record
     loss_rounds: int = 0
-    drift_sum: Mapping[str, float] = {}  # of the rounds since the last record, if measured
+    drift_sum: Mapping[str, float] = MappingProxyType({})  # of the rounds since the last record, if measured
     drift_rounds: int = 0
+
+    def content(self) -> dict[str, Any]:
+        """Return this as a table that can be written as JSON."""
+        return {**self._asdict(), "drift_sum": dict(self.drift_sum)}
 
     def with_drift(self, drift: Mapping[str, float] | None) -> "Ledger":
         """Return this with one more round's drift in it, where it was measured."""

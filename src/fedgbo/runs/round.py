@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from fedgbo.core.algorithm import FederatedAlgorithm
@@ -22,7 +23,7 @@ class Progress(NamedTuple):
     ledger: Ledger
     rounds: int  # that the run will have in all
     record: Record | None = None  # of this round, if it was evaluated
-    seconds: Mapping[str, float] = {}  # of this round: training, server, evaluation, saving
+    seconds: Mapping[str, float] = MappingProxyType({})  # of this round: training, server, evaluation, saving
 
 
 def next_round(

@@ -27,13 +27,16 @@ class Rounds:
         self._version = 0  # how often their states were written to
         self._each = 0.0  # seconds that each of them took
         self._work = Work(0, 0, 0)  # of each of them
-        self._ask_at = 0  # the round from which on the engine is to be asked
+        self._looks_ahead = engine if isinstance(engine, LooksAhead) else None
+        self._ask_at, self._pause = 0, AHEAD  # the round from which on it is to be asked; rounds until then, if in vain
 
     def next(self, progress: Progress) -> Progress:
         """Return where the run is after one more round."""
         state = progress.state
         if self._waiting and (state is not self._from or version(state.params) != self._version):
-            self._waiting.clear()  # somebody has another state in mind, or has changed this one
+            self._waiting.clear()  # somebody has another state in mind, or has changed this one, and may do so again
+            self._pause *= 2
+            self._ask_at = progress.ledger.round + self._pause
         if not self._waiting and progress.ledger.round >= self._ask_at:
             self._look_ahead(progress)
         if not self._waiting:
@@ -43,13 +46,13 @@ class Rounds:
     def _look_ahead(self, progress: Progress) -> None:
         """Let the engine run the next rounds, if they are all alike; if it has none, ask again later."""
         began, t, task, k = time.perf_counter(), progress.ledger.round, self.engine.task, self.local_steps
-        if isinstance(self.engine, LooksAhead) and isinstance(k, int) and at_round(self.algorithm, t) is self.algorithm:
+        if self._looks_ahead and isinstance(k, int) and at_round(self.algorithm, t) is self.algorithm:
+            self._work = work_of(self.algorithm, [k] * task.cohort_size) if not self._work.steps else self._work
             most = min(AHEAD, progress.rounds - t)
             cohorts = upcoming(task.data.clients, task.cohort_size, self.engine.seed, t, most)
-            self._waiting.extend(self.engine.ahead(self.algorithm, progress.state, cohorts, k, t))
-            self._work = work_of(self.algorithm, [k] * task.cohort_size)
+            self._waiting.extend(self._looks_ahead.ahead(self.algorithm, progress.state, cohorts, k, t))
         if not self._waiting:
-            self._ask_at = t + AHEAD
+            self._ask_at = t + self._pause
             return
         self._version = version(self._waiting[0].after.params)
         self._each = (time.perf_counter() - began) / len(self._waiting)
@@ -58,6 +61,6 @@ class Rounds:
         """Return where the run is after a round that was run ahead."""
         began, self._from = time.perf_counter(), played.after
         ledger = self.prices.booked(progress.ledger, self._work, played, self._each)
-        server = played.server_seconds + time.perf_counter() - began
-        seconds = {"training": self._each - played.server_seconds, "server": server}
+        server = min(played.server_seconds, self._each)
+        seconds = {"training": self._each - server, "server": server + time.perf_counter() - began}
         return Progress(played.after, ledger, progress.rounds, seconds=seconds)

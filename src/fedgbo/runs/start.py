@@ -45,7 +45,7 @@ def opened(
                 folder = _open(Path(out), resume, config)
                 stack.callback(folder.close)
                 found = _resumed(folder, about, begin) if resume else begin
-            told = {"ledger": found.ledger._asdict(), "history": [record.line() for record in found.history]}
+            told = {"ledger": found.ledger.content(), "history": [record.line() for record in found.history]}
             return json.dumps({**told, "names": list(found.state.tensors())}).encode()
 
         told = json.loads(team.lead(look))
