@@ -46,6 +46,16 @@ def test_the_same_seed_gives_the_same_bits():
     assert not same(first, fedgbo.run(task, GBO, rounds=5, seed=1))
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint8])
+def test_numbers_of_numpys(kind, tmp_path):
+    task = make_task(batch_size=kind(4), clients_per_round=kind(2))
+    steps = [kind(3), [kind(3)] * task.data.clients, lambda client: kind(3)]
+    expected = fedgbo.run(make_task(batch_size=4, clients_per_round=2), GBO, rounds=3, local_steps=3, seed=5)
+    for i, local_steps in enumerate(steps):
+        got = fedgbo.run(task, GBO, rounds=3, local_steps=local_steps, seed=kind(5), out=tmp_path / str(i))
+        assert same(got, expected)
+
+
 def test_the_number_of_threads_does_not_matter():
     first = fedgbo.run(make_task(batch_size=4), GBO, rounds=3)
     torch.set_num_threads(2)

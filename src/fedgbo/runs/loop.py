@@ -32,7 +32,7 @@ from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 from fedgbo.runs.rounds import Rounds
 from fedgbo.runs.start import Start, opened
-from fedgbo.runs.steps import LocalSteps, check_local_steps
+from fedgbo.runs.steps import LocalSteps, check_local_steps, plain_steps
 from fedgbo.runs.together import check_alike
 from fedgbo.tasks.task import Task
 
@@ -94,6 +94,7 @@ def run(
     check_seed(seed)
     metrics = check_metrics(metrics)
     check_local_steps(local_steps, task.data.clients)
+    seed, local_steps = int(seed), plain_steps(local_steps)
     if not isinstance(algorithm, FederatedAlgorithm):
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
 

@@ -25,14 +25,21 @@ def check_local_steps(local_steps: LocalSteps, clients: int) -> None:
         whole("local_steps", local_steps)
 
 
+def plain_steps(local_steps: LocalSteps) -> LocalSteps:
+    """Return the same with Python's own numbers in the place of numpy's."""
+    if isinstance(local_steps, np.integer):
+        return int(local_steps)
+    return [int(k) for k in local_steps] if isinstance(local_steps, Sequence) else local_steps
+
+
 def steps_of(local_steps: LocalSteps, cohort: Sequence[int], t: int) -> list[int]:
     """Return K for each client of round t's cohort.
 
     >>> steps_of([1, 2, 3], cohort=[0, 2], t=0)
     [1, 3]
     """
-    if isinstance(local_steps, int | np.integer):
-        return [int(local_steps)] * len(cohort)
+    if isinstance(local_steps, int):
+        return [local_steps] * len(cohort)
     if isinstance(local_steps, Schedule):
         return [max(1, round(local_steps(t)))] * len(cohort)
     if callable(local_steps):
@@ -43,5 +50,5 @@ def steps_of(local_steps: LocalSteps, cohort: Sequence[int], t: int) -> list[int
             steps = [local_steps(client) if len(names) == 1 else local_steps(t, client) for client in cohort]
         for client, k in zip(cohort, steps, strict=True):
             whole(f"local_steps({t}, {client})", k)
-        return steps
+        return [int(k) for k in steps]
     return [local_steps[client] for client in cohort]

@@ -49,6 +49,9 @@ class Task:
                     f"clients_per_round is {self.clients_per_round}, but there are {self.data.clients} clients; "
                     f"give 1 to {self.data.clients}, or None for all"
                 )
+        for name in ("batch_size", "clients_per_round"):  # numbers of numpy's, too
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, int(getattr(self, name)))
         if self.loss is not functional.cross_entropy and self.metric is accuracy:
             object.__setattr__(self, "metric", None)  # accuracy means nothing for a loss we do not know
 
