@@ -126,6 +126,8 @@ class SparseEngine:
         for r in range(done):
             params, *stats = vectors[r + 1].unbind()
             after = State(params, dict(zip(server.stats, stats, strict=True)))
+            if r == done - 1:
+                after = after.clone()  # so that nobody holds the others while the next are run, in the same memory
             played.append(Played(after, float(means[r]), int(samples[r]), down, up, ticks / TICKS / done))
         return played
 

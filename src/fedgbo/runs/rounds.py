@@ -14,7 +14,7 @@ from fedgbo.runs.prices import Prices, Work, work_of
 from fedgbo.runs.round import Progress, next_round
 from fedgbo.runs.steps import LocalSteps
 
-AHEAD = 24  # rounds at once
+AHEAD = 16  # rounds at once
 
 
 class Rounds:
