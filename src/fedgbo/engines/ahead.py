@@ -65,9 +65,8 @@ def _descends(algorithm: FederatedAlgorithm, stats: Sequence[str]) -> Optimiser 
 
     One answer does not tell what another state would be answered, so this is for functions that are written here.
     """
-    if not all(
-        getattr(type(algorithm), name).__module__.startswith("fedgbo.") for name in ("broadcast", "client_update")
-    ):
+    functions = (type(algorithm).broadcast, type(algorithm).client_update)
+    if not all(function.__module__.startswith("fedgbo.") for function in functions):
         return None
     numbers = torch.randn(1 + len(stats), 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     server = State(numbers[0], dict(zip(stats, numbers[1:], strict=True)))

@@ -83,11 +83,9 @@ class SparseEngine:
         Only for small cohorts, which one thread trains, in one process, and where the server by itself would add up in
         C: so the bits are those of one round at a time.
         """
-        (rounds, count), batch, kind = cohorts.shape, self.task.batch_size or 0, server.params.dtype
-        alike = all(
-            vector.dtype == kind and vector.numel() == self.initial_params.numel() for vector in server.stats.values()
-        )
-        enough = server.params.numel() >= WORTH_LOADING and library() is not None
+        (rounds, count), batch, x = cohorts.shape, self.task.batch_size or 0, server.params
+        alike = all(stat.dtype == x.dtype and stat.shape == x.shape for stat in server.stats.values())
+        enough = x.numel() >= WORTH_LOADING and library() is not None
         if not alike or not enough or server.nbytes * rounds > AHEAD_BYTES or count > BLOCK or self.plain.team.size > 1:
             return []
         clients = np.array(cohorts)

@@ -18,6 +18,7 @@ from fedgbo.engines.mean import KINDS, WORTH_LOADING
 from fedgbo.engines.serial import CohortResult
 
 PIECE = 131_072  # numbers of each vector that the server works on at a time
+TakesStep = Callable[[FederatedAlgorithm, State, State, float], tuple[State, bool]]  # as `_plain_step`
 BRIEF = 32  # numbers that tell the factors of a formula that is known to be linear
 
 
@@ -41,7 +42,7 @@ def server_step(
 
 
 def _in_pieces(
-    step: "TakesStep", algorithm: FederatedAlgorithm, server: State, result: CohortResult
+    step: TakesStep, algorithm: FederatedAlgorithm, server: State, result: CohortResult
 ) -> tuple[State, bool]:
     """Take the step piece by piece, by two threads."""
     length = server.params.numel()
@@ -95,9 +96,6 @@ def _quick_step(algorithm: FederatedAlgorithm, server: State, mean: State, steps
     if not combine(length, len(made), len(own), len(own) + len(means), sums.factors.data_ptr(), addresses):
         return _plain_step(algorithm, server, mean, steps)
     return State(made[0], dict(zip(sums.stats, made[1:], strict=True))), True
-
-
-TakesStep = Callable[[FederatedAlgorithm, State, State, float], tuple[State, bool]]
 
 
 def _readable(vectors: list[Tensor], kind: torch.dtype, length: int) -> bool:
