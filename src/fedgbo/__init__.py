@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fedgbo.algorithms import (
     MFL,
+    SCAFFOLD,
     AdaptiveFedOpt,
     FedAvg,
     FedGBO,
@@ -17,7 +18,9 @@ from fedgbo.algorithms import (
     Mimelite,
     MimeXlite,
 )
+from fedgbo.core.aggregator import Aggregator
 from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.check import check
 from fedgbo.core.client import Client
 from fedgbo.core.errors import (
     ConfigError,
@@ -29,12 +32,18 @@ from fedgbo.core.errors import (
     RunFolderError,
 )
 from fedgbo.core.objective import MaxEntropy, Proximal, Term
-from fedgbo.core.optimiser import Optimiser
+from fedgbo.core.optimiser import AffineOptimiser, Optimiser
+from fedgbo.core.sampler import Sampler
 from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
 from fedgbo.core.state import State
+from fedgbo.core.transform import Transform
+from fedgbo.core.upload import Mean, Upload
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
+from fedgbo.pipeline.aggregators import ExactMean, Median
+from fedgbo.pipeline.samplers import FixedSize, Poisson
+from fedgbo.pipeline.transforms import ClipNorm
 from fedgbo.runs.loop import run
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
@@ -48,14 +57,19 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "MFL",
+    "SCAFFOLD",
     "SGD",
     "Adam",
     "AdaptiveFedOpt",
+    "AffineOptimiser",
+    "Aggregator",
     "Client",
+    "ClipNorm",
     "ConfigError",
     "Constant",
     "DataError",
     "DivergenceError",
+    "ExactMean",
     "Exponential",
     "FedAvg",
     "FedGBO",
@@ -65,11 +79,15 @@ __all__ = [
     "FederatedAlgorithm",
     "FederatedData",
     "FederationError",
+    "FixedSize",
     "InverseSqrt",
     "MaxEntropy",
+    "Mean",
+    "Median",
     "MimeXlite",
     "Mimelite",
     "Optimiser",
+    "Poisson",
     "Progress",
     "Proximal",
     "RMSProp",
@@ -78,12 +96,16 @@ __all__ = [
     "Result",
     "RunFolderError",
     "SGDm",
+    "Sampler",
     "Schedule",
     "State",
     "Step",
     "Task",
     "Term",
+    "Transform",
+    "Upload",
     "__version__",
+    "check",
     "partition",
     "run",
 ]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from fedgbo.runs.checkpoint import Checkpoint, digest
-from fedgbo.runs.execute import execute, read_config
+from fedgbo.runs.config import execute, read_config
 from fedgbo.runs.folder import RunFolder
 from tests.cli.test_processes import records, wait_for
 from tests.engines.teams import ended, start

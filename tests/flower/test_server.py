@@ -13,7 +13,7 @@ from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.experiments.request import Request
 from fedgbo.flower import Options, client_app, server_app
 from fedgbo.runs.checkpoint import Checkpoint, digest
-from fedgbo.runs.execute import execute
+from fedgbo.runs.config import execute
 from tests.flower.federations import events, everyone, nodes
 from tests.flower.grids import LocalGrid
 

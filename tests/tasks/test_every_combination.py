@@ -6,7 +6,7 @@ import pytest
 
 from fedgbo.experiments.presets import presets
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.execute import execute
+from fedgbo.runs.config import execute
 from fedgbo.runs.record import Record
 
 ROWS = [row for row in presets("paper") if row.local_steps == 10]

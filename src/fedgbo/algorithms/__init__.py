@@ -1,4 +1,4 @@
-"""Algorithms, one a file, and their catalogue."""
+"""Algorithms, one file each, and their catalogue."""
 
 from fedgbo.algorithms.adaptivefedopt import AdaptiveFedOpt
 from fedgbo.algorithms.fedavg import FedAvg
@@ -6,8 +6,8 @@ from fedgbo.algorithms.fedgbo import FedGBO
 from fedgbo.algorithms.fedmax import FedMAX
 from fedgbo.algorithms.fedprox import FedProx
 from fedgbo.algorithms.mfl import MFL
-from fedgbo.algorithms.mimelite import Mimelite
-from fedgbo.algorithms.mimexlite import MimeXlite
+from fedgbo.algorithms.mime import Mimelite, MimeXlite
+from fedgbo.algorithms.scaffold import SCAFFOLD
 from fedgbo.core.algorithm import FederatedAlgorithm
 
 ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
@@ -19,11 +19,13 @@ ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
     "mfl": MFL,
     "mimelite": Mimelite,
     "mimexlite": MimeXlite,
+    "scaffold": SCAFFOLD,
 }
 
 __all__ = [
     "ALGORITHMS",
     "MFL",
+    "SCAFFOLD",
     "AdaptiveFedOpt",
     "FedAvg",
     "FedGBO",

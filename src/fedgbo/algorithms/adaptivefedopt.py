@@ -8,12 +8,13 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
 from fedgbo.core.optimiser import Optimiser
 from fedgbo.core.state import State
+from fedgbo.core.upload import Mean
 from fedgbo.optimisers.sgd import SGD
 
 
 @dataclass(frozen=True)
 class AdaptiveFedOpt(FederatedAlgorithm):
-    """The optimiser lives on the server only, and takes the mean difference for a gradient.
+    """Only the server has an optimiser with statistics, which uses the mean difference as a gradient.
 
     client: K times y <- y - η g, from y = x_t
     server: g = mean of x_t - y;  one step of the server's optimiser with g
@@ -24,8 +25,6 @@ class AdaptiveFedOpt(FederatedAlgorithm):
     client: SGD
     server: Optimiser
 
-    elementwise = True
-
     def init(self, params: Tensor) -> State:
         """Return x_0 and the server's s_0."""
         return State(params, self.server.init(params))
@@ -34,16 +33,11 @@ class AdaptiveFedOpt(FederatedAlgorithm):
         """Clients get the model alone."""
         return State(server.params)
 
-    @property
-    def affine(self) -> bool:
-        """The mean difference is x_t less the mean of y_K."""
-        return True
-
     def client_update(self, down: State, client: Client) -> State:
         """Return x_t - y_K."""
         y = client.descend(down.params, self.client, down.stats)
         return State(down.params - y)
 
-    def server_update(self, server: State, mean: State, steps: float) -> State:
+    def server_update(self, server: State, mean: Mean, steps: float) -> State:
         """Step with the mean difference as gradient."""
         return State(*self.server.step(server.params, server.stats, mean.params))

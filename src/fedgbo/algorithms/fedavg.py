@@ -14,14 +14,12 @@ class FedAvg(FederatedAlgorithm):
 
     client: K times y <- y - η g, from y = x_t
     server: x_{t+1} = mean of y
+
+    Every client counts the same, as in the paper of FedGBO; `fedgbo.run(..., weights="samples")` weights clients by
+    their numbers of samples, as McMahan et al. do.
     """
 
     optimiser: SGD
-
-    @property
-    def affine(self) -> bool:
-        """The mean difference is x_t less the mean of y_K."""
-        return True
 
     def client_update(self, down: State, client: Client) -> State:
         """Return x_t - y_K."""

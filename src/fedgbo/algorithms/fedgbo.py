@@ -7,8 +7,10 @@ from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
-from fedgbo.core.optimiser import Optimiser
+from fedgbo.core.errors import ConfigError
+from fedgbo.core.optimiser import AffineOptimiser, Optimiser
 from fedgbo.core.state import State
+from fedgbo.core.upload import Mean
 
 
 @dataclass(frozen=True)
@@ -18,23 +20,28 @@ class FedGBO(FederatedAlgorithm):
     client: K times y <- y - U(g, s_t), from y = x_t
     server: x_{t+1} = mean of y;  g = I(x_t - x_{t+1}, s_t, K);  s_{t+1} = T(g, s_t)
 
-    Clients download x and s and upload x. An optimiser without an inverse step, or `inverse=False`, makes clients keep
-    and upload the sum of their gradients too (Section 3.1's alternative): |x| more memory and |x| more upload, the same
+    Clients download x and s and upload x. With an optimiser that is not affine, or with `inverse=False`, clients also
+    upload the sum of their gradients (Section 3.1's alternative): |x| more memory and |x| more upload, and the same
     trajectory where U is affine in g.
     """
 
     optimiser: Optimiser
-    inverse: bool | None = None  # None: whenever the optimiser has an inverse step
+    inverse: bool | None = None  # None: whenever the optimiser is affine
 
-    elementwise = True
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inverse and not isinstance(self.optimiser, AffineOptimiser):
+            raise ConfigError(
+                f"FedGBO: {type(self.optimiser).__name__} has no inverse step, since it is no AffineOptimiser; "
+                "leave inverse out, and clients send the sums of their gradients"
+            )
 
     def init(self, params: Tensor) -> State:
-        """Return x_0 and s_0."""
         return State(params, self.optimiser.init(params))
 
     def client_update(self, down: State, client: Client) -> State:
-        """Return x_t - y_K (and the sum of the gradients, where there is no inverse step)."""
-        if self.inverts:
+        """Return x_t - y_K and, where there is no inverse step, the sum of the gradients."""
+        if self._affine() is not None:
             y = client.descend(down.params, self.optimiser, down.stats)
             return State(down.params - y)
 
@@ -44,25 +51,19 @@ class FedGBO(FederatedAlgorithm):
             y, total = self.optimiser.update(y, down.stats, g), total + g
         return State(down.params - y, {"gradient": total})
 
-    def server_update(self, server: State, mean: State, steps: float) -> State:
+    def server_update(self, server: State, mean: Mean, steps: float) -> State:
         """Average, invert, track."""
-        if self.inverts:
-            stats = self.optimiser.learn(server.stats, mean.params, steps)  # T(I(x_t - x_{t+1}, s_t, K), s_t)
+        if (optimiser := self._affine()) is not None:
+            g = optimiser.invert(server.stats, mean.params, steps)
         else:
-            stats = self.optimiser.track(server.stats, mean.stats["gradient"] / steps)
-        return State(server.params - mean.params, stats)
+            g = mean.stats["gradient"] / steps
+        return State(server.params - mean.params, self.optimiser.track(server.stats, g))
 
     @property
     def inverts(self) -> bool:
         """Whether the server recovers the mean gradient by the inverse step."""
-        return self.optimiser.has_inverse if self.inverse is None else self.inverse
+        return self._affine() is not None
 
-    @property
-    def affine(self) -> bool:
-        """The mean difference is x_t less the mean of y_K; gradients on the way are each client's own."""
-        return self.inverts
-
-    @property
-    def step_ops(self) -> int:
-        """The optimiser's, with fixed statistics; one addition more where clients sum their gradients."""
-        return self.optimiser.fixed_ops + sum(term.ops for term in self.terms) + (not self.inverts)
+    def _affine(self) -> AffineOptimiser | None:
+        """Return the optimiser if its inverse step is to be used."""
+        return self.optimiser if isinstance(self.optimiser, AffineOptimiser) and self.inverse is not False else None

@@ -18,7 +18,7 @@ class FedMAX(FederatedAlgorithm):
     client: K times y <- y - η ∇(f + β KL(uniform ‖ softmax(a))), from y = x_t
     server: x_{t+1} = mean of y
 
-    The model's last layer must be a Linear; its input is a. To put the term into another algorithm:
+    The model's last layer must be a Linear; its input is a. To use the term in another algorithm:
     `FedGBO(..., objective=MaxEntropy(beta))`.
     """
 

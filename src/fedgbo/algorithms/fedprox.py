@@ -18,7 +18,7 @@ class FedProx(FederatedAlgorithm):
     client: K times y <- y - η (g + μ (y - x_t)), from y = x_t
     server: x_{t+1} = mean of y
 
-    To put the pull into another algorithm: `Mimelite(..., objective=Proximal(mu))`.
+    To use the term in another algorithm: `Mimelite(..., objective=Proximal(mu))`.
     """
 
     optimiser: SGD
@@ -30,13 +30,8 @@ class FedProx(FederatedAlgorithm):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The pull, and any other term."""
+        """The proximal term, and any other."""
         return Proximal(self.mu), *super().terms
-
-    @property
-    def affine(self) -> bool:
-        """The mean difference is x_t less the mean of y_K."""
-        return True
 
     def client_update(self, down: State, client: Client) -> State:
         """Return x_t - y_K."""

@@ -8,6 +8,7 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
 from fedgbo.core.optimiser import Optimiser
 from fedgbo.core.state import State
+from fedgbo.core.upload import Mean
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,6 @@ class MFL(FederatedAlgorithm):
 
     optimiser: Optimiser
 
-    elementwise = True
-
     def init(self, params: Tensor) -> State:
         """Return x_0 and s_0."""
         return State(params, self.optimiser.init(params))
@@ -33,11 +32,6 @@ class MFL(FederatedAlgorithm):
             y, s = self.optimiser.step(y, s, client.gradient(y))
         return State(down.params - y, s)
 
-    def server_update(self, server: State, mean: State, steps: float) -> State:
+    def server_update(self, server: State, mean: Mean, steps: float) -> State:
         """Average models and statistics."""
         return State(server.params - mean.params, mean.stats)
-
-    @property
-    def step_ops(self) -> int:
-        """The optimiser's, with moving statistics."""
-        return self.optimiser.moving_ops + sum(term.ops for term in self.terms)

@@ -1,4 +1,4 @@
-"""What Mimelite and MimeXlite have in common (Karimireddy et al., Mime, 2020)."""
+"""Mimelite (Karimireddy et al., Mime, 2020) and MimeXlite, its variant with minibatches (the paper, Section 5.2)."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -9,22 +9,24 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
 from fedgbo.core.optimiser import Optimiser
 from fedgbo.core.state import State
+from fedgbo.core.upload import Mean
 
 
 @dataclass(frozen=True)
-class Mime(FederatedAlgorithm):
-    """Fixed global statistics, tracked with gradients taken at the global model."""
+class _Mime(FederatedAlgorithm):
+    """Fixed global statistics, tracked with gradients at the global model.
+
+    client: ∇f = a gradient at x_t;  K times y <- y - U(g, s_t), from y = x_t
+    server: x_{t+1} = mean of y;  s_{t+1} = T(mean of ∇f, s_t)
+    """
 
     optimiser: Optimiser
 
-    elementwise = True
-
     @abstractmethod
     def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
-        """Return the gradient at x_t that the client sends up for tracking."""
+        """Return the gradient at x_t that the client uploads for tracking."""
 
     def init(self, params: Tensor) -> State:
-        """Return x_0 and s_0."""
         return State(params, self.optimiser.init(params))
 
     def client_update(self, down: State, client: Client) -> State:
@@ -33,12 +35,23 @@ class Mime(FederatedAlgorithm):
         y = client.descend(down.params, self.optimiser, down.stats)
         return State(down.params - y, {"gradient": gradient})
 
-    def server_update(self, server: State, mean: State, steps: float) -> State:
+    def server_update(self, server: State, mean: Mean, steps: float) -> State:
         """Average, track."""
         s = self.optimiser.track(server.stats, mean.stats["gradient"])
         return State(server.params - mean.params, s)
 
-    @property
-    def step_ops(self) -> int:
-        """The optimiser's, with fixed statistics."""
-        return self.optimiser.fixed_ops + sum(term.ops for term in self.terms)
+
+@dataclass(frozen=True)
+class Mimelite(_Mime):
+    """Fixed global statistics, tracked with gradients on all of a client's samples."""
+
+    def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
+        return client.full_gradient(params)
+
+
+@dataclass(frozen=True)
+class MimeXlite(_Mime):
+    """Fixed global statistics, tracked with gradients on one minibatch."""
+
+    def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
+        return client.gradient(params)

@@ -14,8 +14,7 @@ from fedgbo.core.errors import ConfigError, DivergenceError, FedGBOError, RankEr
 from fedgbo.costs.probe import probe
 from fedgbo.experiments.request import point_at, read_request
 from fedgbo.runs.checkpoint import digest
-from fedgbo.runs.config import RunConfig
-from fedgbo.runs.execute import execute, read_config
+from fedgbo.runs.config import RunConfig, execute, read_config
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.together import ask_leader, leads

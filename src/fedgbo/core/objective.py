@@ -14,7 +14,6 @@ from fedgbo.core.schedule import Number
 class Term:
     """Something added to a client's loss: as a gradient in closed form, or as a loss on the last hidden layer."""
 
-    ops: ClassVar[int] = 0  # operations per parameter and local step, as the paper counts them
     needs_hidden: ClassVar[bool] = False
 
     def gradient(self, params: Tensor, start: Tensor) -> Tensor | None:
@@ -31,8 +30,6 @@ class Proximal(Term):
     """FedProx's pull towards the global model: + μ/2 ‖y - x_t‖² (Li et al., 2020)."""
 
     mu: Number
-
-    ops = 3
 
     def __post_init__(self) -> None:
         not_negative("mu", self.mu)

@@ -23,20 +23,6 @@ def stream(seed: int, purpose: str, *key: int) -> np.random.Generator:
     return np.random.default_rng([seed, crc32(purpose.encode()), *key])
 
 
-def words_of(seed: int, purpose: str, *key: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """Return the words of 32 bits that numpy makes of what a stream is named by.
-
-    >>> words_of(2**32 + 7, "cohort", 3).tolist()
-    [7, 1, 3552100715, 3]
-    """
-    words = []
-    for part in (seed, crc32(purpose.encode()), *key):
-        words.append(part & 0xFFFFFFFF)
-        while part := part >> 32:
-            words.append(part & 0xFFFFFFFF)
-    return np.array(words, np.uint32)
-
-
 def torch_seed(seed: int, purpose: str, *key: int) -> int:
     """Return a seed for torch's own generator (model initialisation, dropout)."""
     return int(stream(seed, purpose, *key).integers(2**63 - 1))

@@ -87,38 +87,20 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def at_round(thing: T, t: int) -> T:
-    """Return `thing` with every schedule inside it replaced by its value in round t."""
-    global _constant
-    if _constant is thing:
-        return thing
-    now = _filled(thing, t)
-    if now is thing and _stays(thing):
-        _constant = thing
-    return now
+    """Return `thing` with every schedule inside it replaced by its value in round t.
 
-
-_constant: object = None  # the last thing without a schedule inside: a run asks for the same one in every round
-
-
-def _stays(thing: Any) -> bool:
-    """Return whether there is neither a schedule inside nor a list, which may get one."""
-    if isinstance(thing, tuple):
-        return all(map(_stays, thing))
-    if not is_dataclass(thing) or isinstance(thing, type):
-        return not isinstance(thing, list)
-    return not isinstance(thing, Schedule) and all(_stays(getattr(thing, field.name)) for field in fields(thing))
-
-
-def _filled(thing: T, t: int) -> T:
+    >>> at_round((Step(1.0, every=2, factor=0.5), 3), t=2)
+    (0.5, 3)
+    """
     if isinstance(thing, Schedule):
         return thing(t)  # type: ignore[return-value]
     if isinstance(thing, tuple | list):
-        return type(thing)(_filled(part, t) for part in thing)
+        return type(thing)(at_round(part, t) for part in thing)
     if not is_dataclass(thing) or isinstance(thing, type):
         return thing
     changed: dict[str, Any] = {}
     for field in fields(thing):
         value = getattr(thing, field.name)
-        if (now := _filled(value, t)) is not value and now != value:
+        if (now := at_round(value, t)) is not value and now != value:
             changed[field.name] = now
     return replace(thing, **changed) if changed else thing

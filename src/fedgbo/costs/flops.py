@@ -1,16 +1,58 @@
-"""Floating point operations as the paper counts them (Appendix B).
+"""Floating point operations of a model: as the paper counts them (Appendix B), and as torch executes them.
 
-F is what one sample costs to go forward: a convolution's multiply-adds plus one per output for its bias, a linear
-layer's in x out, a recurrent cell's products plus its elementwise operations. Forward and backward together are 3 F.
+In the paper F is the cost of one sample's forward pass: a convolution's multiply-adds plus one per output for its bias,
+a linear layer's in x out, a recurrent cell's products plus its elementwise operations. Forward and backward together
+are 3 F. torch's count is of a real forward and backward pass: a multiplication and an addition are two operations, and
+the first layer has no gradient of its input to compute. Neither counts activations, pooling and the loss.
 """
 
+import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 GRU_ELEMENTWISE = 13  # operations per hidden unit, layer and time step besides the products
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """What one sample costs; None where it could not be counted, and `note` then says why."""
+
+    macs: int | None  # F
+    gradient_flops: float | None
+    note: str | None = None
+
+    @classmethod
+    def of(
+        cls, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, targets: Tensor
+    ) -> "ModelCost":
+        """Count on a copy of the module, so that the run's own model is not touched. Never raises."""
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return cls(
+                    macs=forward_macs(copy.deepcopy(module), inputs),
+                    gradient_flops=gradient_flops(copy.deepcopy(module), loss, inputs, targets),
+                )
+        except Exception as error:  # whatever a user's module raises where it is copied or watched
+            return cls(
+                None, None, f"FLOPs could not be counted for this model: {type(error).__name__}: {str(error)[:200]}"
+            )
+
+
+def gradient_flops(
+    module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, targets: Tensor
+) -> float:
+    """Return the operations of one sample's gradient, by computing that of a batch."""
+    # imported here: torch's counter takes half a second and 70 MB
+    from torch.utils.flop_counter import FlopCounterMode
+
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.grad(loss(module.train()(inputs), targets), trained, allow_unused=True)
+    return float(counter.get_total_flops()) / len(inputs)
 
 
 def forward_macs(module: nn.Module, inputs: Tensor) -> int:

@@ -1,17 +1,20 @@
-"""The device that a run computes on."""
+"""The device and the memory that a run computes with."""
 
+import ctypes
 import re
 
 import torch
 
 from fedgbo.core.errors import ConfigError
-from fedgbo.engines.team import ALONE, Team
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # <malloc.h>
+LARGE = 1 << 30
 
 
-def device_of(name: str, team: Team = ALONE) -> torch.device:
+def device_of(name: str, local_rank: int = 0, local_size: int = 1) -> torch.device:
     """Return the device of that name: cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.
 
-    Under torchrun `cuda` is, for each process, the GPU of its own number on its machine.
+    Under torchrun `cuda` is, for each process, the GPU of its own number among the processes of its machine.
 
     >>> device_of("cpu")
     device(type='cpu')
@@ -24,14 +27,14 @@ def device_of(name: str, team: Team = ALONE) -> torch.device:
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
         raise ConfigError(f"device must be cpu, cuda, cuda:<number> or auto, not {name!r}")
-    if match[1] is not None and team.local_size > 1:
+    if match[1] is not None and local_size > 1:
         raise ConfigError(
-            f"device {name} would be shared by {team.local_size} processes of this machine; give cuda, "
+            f"device {name} would be shared by {local_size} processes of this machine; give cuda, "
             "and each process takes the GPU of its own number"
         )
-    number = team.local_rank if match[1] is None else int(match[1])
+    number = local_rank if match[1] is None else int(match[1])
     if number >= gpus:
-        hint = "start no more processes than there are GPUs" if team.size > 1 else "give one of these, or auto"
+        hint = "start no more processes than there are GPUs" if local_size > 1 else "give one of these, or auto"
         raise ConfigError(f"there is no device cuda:{number} here: {_there(gpus)}; {hint}")
     return torch.device("cuda", number)
 
@@ -48,3 +51,24 @@ def _there(gpus: int) -> str:
     ('torch sees cpu and no GPU', 'torch sees cpu, cuda:0, cuda:1')
     """
     return "torch sees cpu" + ("".join(f", cuda:{number}" for number in range(gpus)) or " and no GPU")
+
+
+def keep_freed_memory() -> bool:
+    """Let this process reuse the blocks it frees; return whether the C library could be told so.
+
+    A step frees and takes tens of megabytes, and each page that comes back from the kernel is zeroed and mapped anew.
+    Large blocks come from one heap (no mmap of their own, which ends with the block), the heap is not trimmed, and all
+    threads share it: the heaps of further threads hold at most 64 MB and are unmapped when they run empty.
+    The process then stays at its peak memory, and that is somewhat higher: freed blocks are not always filled again.
+    Does nothing where there is no glibc (macOS, Windows, musl).
+    """
+    try:
+        libc = ctypes.CDLL(None)
+        libc.gnu_get_libc_version  # noqa: B018 - musl has a mallopt too, which does nothing
+        mallopt = libc.mallopt
+    except (OSError, TypeError, AttributeError):
+        return False
+    mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
+    settings = {M_MMAP_THRESHOLD: LARGE, M_TRIM_THRESHOLD: LARGE, M_TOP_PAD: 16 << 20, M_ARENA_MAX: 1}
+    taken = [mallopt(setting, value) == 1 for setting, value in settings.items()]
+    return all(taken)

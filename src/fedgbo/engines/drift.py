@@ -1,14 +1,24 @@
-"""How far a round's clients drift apart: the paper's Figure 1 and its equations (2) and (3), added up as they pass.
+"""How far a round's clients drift apart: the paper's Figure 1 and its equations (2) and (3).
 
-Memory stays at a few vectors however many clients there are.
+The measurements are added up client by client, so that memory stays at a few vectors however many clients there are,
+and they change nothing of what clients upload.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.errors import DivergenceError
+from fedgbo.core.optimiser import AffineStep
+from fedgbo.core.upload import Upload
+from fedgbo.engines.device import generator_of
+from fedgbo.engines.engine import Engine, Gathered, Round, gather
+from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.plain import PlainEngine, SimulatedClient, upload_of
 
 
 class PairwiseCosine:
@@ -158,3 +168,75 @@ class ClientNumbers:
 
 def _square(vector: Tensor) -> float:
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64)) ** 2
+
+
+class MeasuringEngine:
+    """Trains with the plain engine, one client at a time, and measures every client.
+
+    Where another engine makes the run's result (the sparse one, which rounds in another way), the plain engine goes
+    through the round once more beside it: the result is the one of an unmeasured run.
+    """
+
+    def __init__(
+        self, plain: PlainEngine, algorithm: FederatedAlgorithm, *, gradients: bool, other: Engine | None = None
+    ) -> None:
+        self.plain, self.other = plain, other
+        self.task, self.seed, self.model = plain.task, plain.seed, plain.model
+        self.initial_params, self.sample = plain.initial_params, plain.sample
+        self.choice = f"{(other or plain).choice}; drift is measured, which takes one client at a time"
+        self._twin: FlatModel | None = None  # for gradients at x_t
+        if gradients:
+            self._twin = FlatModel(plain.build_model(), plain.task.loss)
+            self._twin.specialise(plain.sample[0], algorithm.terms)
+
+    def train(self, work: Round) -> Gathered:
+        drift = CohortDrift(work.down.params)
+        gathered = gather(self._uploads(work, drift), work, self.task.data.clients)
+        measured = drift.value(work.steps)
+        if (name := next((name for name, value in measured.items() if not math.isfinite(value)), None)) is not None:
+            raise DivergenceError(f"the drift's {name} is {measured[name]} in round {work.t + 1}")
+        if self.other is not None:
+            gathered = self.other.train(work)
+        return replace(gathered, drift=measured)
+
+    def evaluate(self, params: Tensor) -> dict[str, float]:
+        return (self.other or self.plain).evaluate(params)
+
+    def _uploads(self, work: Round, drift: CohortDrift) -> Iterator[Upload]:
+        for client, steps in zip(work.cohort, work.steps, strict=True):
+            if self._twin is None:
+                upload = self.plain.train_client(self.plain.model, work, client, steps)
+                drift.add(upload.state.params, None)
+            else:
+                seen = ClientSteps(work.down.params)
+                upload = upload_of(_WatchedClient(self.plain, work, (client, steps), self._twin, seen), work, self.seed)
+                # an algorithm of the user's own may ask for no gradient
+                drift.add(upload.state.params, seen if seen.gradients else None)
+            yield upload
+
+
+class _WatchedClient(SimulatedClient):
+    """A client that takes the gradient of each of its minibatches at x_t too, on a model of its own: the same samples,
+    augmented in the same way, with the same units dropped out.
+    """
+
+    def __init__(
+        self, engine: PlainEngine, work: Round, who: tuple[int, int], twin: FlatModel, seen: ClientSteps
+    ) -> None:
+        super().__init__(engine, engine.model, work, *who)
+        self._twin, self._seen = twin, seen
+
+    def backward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        generator = generator_of(self._engine.device)
+        dropout = generator.get_state()
+        reference = self._twin.gradient(self.start, batch, self.terms)[0]
+        generator.set_state(dropout)
+        loss = super().backward(batch)
+        grad = self.pulled(self.model.params, self.model.flat_gradient())
+        self._seen.add(self.model.params, grad, self.pulled(self.start, reference))
+        return loss
+
+    def step(self, batch: tuple[Tensor, Tensor], step: AffineStep) -> Tensor:
+        loss = self.backward(batch)
+        self.model.take(step)
+        return loss

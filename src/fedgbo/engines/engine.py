@@ -1,30 +1,145 @@
-"""What the round loop asks of an engine."""
+"""The protocol between the round loop and the engines, and the types that it owns."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.optimiser import Stats
 from fedgbo.core.state import State
+from fedgbo.core.upload import Mean, Upload
+from fedgbo.costs.operations import Meter
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.serial import CohortResult
+from fedgbo.pipeline import Pipeline
 from fedgbo.tasks.task import Task
 
 
+class ClientStates(Protocol):
+    """Where the vectors are that clients keep from round to round."""
+
+    def load(self, client: int, initial: Stats) -> dict[str, Tensor]:
+        """Return a client's vectors, `initial` before its first round."""
+
+    def save(self, client: int, t: int, state: Stats) -> None:
+        """Keep a client's vectors as they are after round t."""
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round's work: what the clients of a cohort are asked to do."""
+
+    t: int  # from 0 on
+    algorithm: FederatedAlgorithm  # with the numbers of this round in the place of schedules
+    down: State  # what clients download
+    cohort: Sequence[int]  # in ascending order
+    steps: Sequence[int]  # K of each client of the cohort
+    pipeline: Pipeline
+    meter: Meter
+    states: ClientStates | None = None  # None: the algorithm declares none
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """What a round's clients gave."""
+
+    mean: Mean
+    steps: float  # mean number of local steps, with the aggregator's weights
+    loss: float  # mean training loss over clients
+    clients: Sequence[int]  # that gave it
+    local_steps: int  # of all clients together
+    gradients: int  # sample gradients computed, all clients together
+    operations: float | None  # other operations per parameter, all clients together; None: not counted
+    download_bytes: int
+    upload_bytes: int
+    training_seconds: float = 0.0  # of the round's time, until the last upload was there
+    drift: Mapping[str, float] | None = None  # how far clients went apart, where that is measured
+
+
 class Engine(Protocol):
-    """Runs client updates and evaluates: the same results from every engine, up to rounding."""
+    """Trains cohorts and evaluates models: the same results from every engine, up to rounding."""
 
     task: Task
     seed: int
     model: FlatModel
     initial_params: Tensor
-    sample: tuple[Tensor, Tensor]  # a small batch, for counting what a sample costs
+    sample: tuple[Tensor, Tensor]  # a small batch
+    choice: str  # how clients take their local steps, and why; `fedgbo run --explain` prints it
 
-    def train(
-        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
-    ) -> CohortResult:
-        """Run round t's client updates; `steps` has the number of local steps of each client in the cohort."""
+    def train(self, work: Round) -> Gathered:
+        """Run `client_update` once for every client of the cohort, and combine the uploads."""
 
     def evaluate(self, params: Tensor) -> dict[str, float]:
         """Return the test loss and, where the task has a metric, the accuracy."""
+
+
+class LocalEngine(Engine, Protocol):
+    """An engine whose clients are in this process, and which can do a part of the work under torchrun."""
+
+    def uploads(self, work: Round, order: Sequence[tuple[int, int]]) -> Iterator[Upload]:
+        """Yield the uploads of clients, given with their numbers of local steps, in this order."""
+
+    def chunks(self) -> Sequence[int]:
+        """Return where the chunks of test samples begin."""
+
+    def parts(self, params: Tensor, starts: Sequence[int]) -> Iterator[tuple[float, float]]:
+        """Yield what chunks of test samples add to the mean loss and to the mean metric."""
+
+    def scores(self, parts: Iterable[Sequence[float]]) -> dict[str, float]:
+        """Add up the parts of all chunks in their order."""
+
+
+@dataclass
+class Tally:
+    """Adds up what uploads say of themselves while they pass on to the aggregator."""
+
+    clients: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    weights: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    gradients: int = 0
+    operations: float | None = 0.0
+    nbytes: int = 0
+    seconds: float = 0.0  # spent waiting for uploads
+
+    def passing(self, uploads: Iterable[Upload], work: Round) -> Iterator[Upload]:
+        """Yield the uploads."""
+        began = time.perf_counter()
+        for upload in uploads:
+            self.seconds += time.perf_counter() - began
+            self.clients.append(upload.client)
+            self.losses.append(upload.loss)
+            self.weights.append(work.pipeline.aggregator.weight(upload))
+            self.steps.append(upload.steps)
+            self.gradients += upload.gradients
+            counted = self.operations is not None and upload.operations is not None
+            self.operations = self.operations + upload.operations if counted else None  # type: ignore[operator]
+            self.nbytes += upload.nbytes
+            yield upload
+            began = time.perf_counter()
+
+    def gathered(self, combined: State, work: Round, population: int, downloads: int | None = None) -> Gathered:
+        """Return the round's outcome; `downloads` is how many clients downloaded, where not all of them answered."""
+        count = len(self.clients) if downloads is None else downloads
+        return Gathered(
+            mean=Mean(combined.params, combined.stats, len(self.clients), population),
+            steps=float(np.average(self.steps, weights=self.weights)),
+            loss=float(np.mean(self.losses)),
+            clients=self.clients,
+            local_steps=sum(self.steps),
+            gradients=self.gradients,
+            operations=self.operations,
+            download_bytes=work.down.nbytes * count,
+            upload_bytes=self.nbytes,
+            training_seconds=self.seconds,
+        )
+
+
+def gather(uploads: Iterable[Upload], work: Round, population: int, downloads: int | None = None) -> Gathered:
+    """Combine uploads, which come in ascending order of clients, and add up what they say of themselves."""
+    tally = Tally()
+    combined = work.pipeline.aggregator.combine(tally.passing(uploads, work))
+    return tally.gathered(combined.to(work.down.params.dtype), work, population, downloads)

@@ -1,4 +1,4 @@
-"""A torch module seen as a function of one flat vector: the only place with autograd."""
+"""A torch module as a function of one flat vector: the only place with autograd. Also checks that it fits the data."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,19 +6,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core.errors import ConfigError
+from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.core.objective import Term
-from fedgbo.engines.fixed import FixedStep
-from fedgbo.engines.layers.accelerate import accelerate
+from fedgbo.core.optimiser import AffineStep
+from fedgbo.engines.layers import accelerate
 from fedgbo.engines.layers.stack import StackRunner, runner_for
+from fedgbo.native import step_in_place
+from fedgbo.tasks.task import Task
 
 
 class FlatModel:
-    """The module's parameters are views into one vector, in the order of `parameters()`."""
+    """The module's parameters are views into one vector, in the order of `parameters()`.
 
-    def __init__(self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    With `fast`, layers that are known are replaced by faster ones, and a stack of such layers by one call of C code.
+    """
+
+    def __init__(self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], *, fast: bool = True) -> None:
         self.original = module  # with the same parameters
-        self.module = accelerate(module)
+        self.module = accelerate(module) if fast else module
+        self._fast = fast
         self.loss = loss
         parameters = list(module.parameters())
         _check_parameters(module, parameters)
@@ -26,7 +32,7 @@ class FlatModel:
         self._parameters = parameters
         self._runner: StackRunner | None = None
         self._point()
-        self._grad: Tensor | None = None  # as one vector, where a runner computed it
+        self._grad: Tensor | None = None  # as one vector, where the C code computed it
         self._hidden: Tensor | None = None
 
     def gradient(
@@ -53,7 +59,7 @@ class FlatModel:
         self._hidden = None
         return loss.detach()
 
-    def step(self, batch: tuple[Tensor, Tensor], terms: Sequence[Term], step: FixedStep) -> Tensor:
+    def step(self, batch: tuple[Tensor, Tensor], terms: Sequence[Term], step: AffineStep) -> Tensor:
         """Take a step in place with the gradient of the batch; return the loss before it."""
         if self._runner is not None and self._runner.takes(*batch):
             return self._runner.step(self.params, *batch, step)
@@ -61,13 +67,13 @@ class FlatModel:
         self.take(step)
         return loss
 
-    def take(self, step: FixedStep) -> None:
+    def take(self, step: AffineStep) -> None:
         """Take a step in place with the gradients that are there."""
         for begin, p, grad in self.gradients():
-            step.take(p, grad, begin)
+            step_in_place(step, p, grad, begin)
 
     def release(self) -> Tensor:
-        """Hand the parameters over, without a copy, and work on other memory from now on."""
+        """Return the parameters without a copy; the model uses other memory from now on."""
         given = self.params
         self.params = torch.empty_like(given)
         self._point()
@@ -90,7 +96,7 @@ class FlatModel:
         return torch.cat([grad.reshape(-1) for _, _, grad in self.gradients()])
 
     def _point(self) -> None:
-        """Let the module compute with `params`."""
+        """Make the module's parameters views into `params`."""
         begin = 0
         for p in self._parameters:
             p.data = self.params[begin : begin + p.numel()].view(p.shape)
@@ -106,14 +112,24 @@ class FlatModel:
         return outputs
 
     def specialise(self, inputs: Tensor, terms: Sequence[Term]) -> None:
-        """Prepare for these objective terms, and for inputs like these: a whole network in one call, if that is known.
+        """Prepare for these objective terms and for inputs like these.
 
-        A term on the hidden layer keeps the input of the last layer, the activations that FedMAX's term is about.
+        A term on the hidden layer needs the input of the last layer. Without one, a network that is a stack of known
+        layers is computed by one call of C code.
         """
         if any(term.needs_hidden for term in terms):
             _last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
-        elif self.loss is functional.cross_entropy:
+        elif self._fast and self.loss is functional.cross_entropy:
             self._runner = runner_for(self.original, inputs)
+
+    @property
+    def kind(self) -> str:
+        """Say how gradients are computed."""
+        if self._runner is not None:
+            return "the whole network in one call of C code"
+        if self.module is not self.original:
+            return "torch's autograd with faster layers in the place of known ones"
+        return "torch's autograd"
 
     def _keep_hidden(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._hidden = args[0]
@@ -161,3 +177,53 @@ def _last_linear(module: nn.Module, inputs: Tensor) -> nn.Linear:
             "add a hidden layer, or use another algorithm"
         )
     return ran[-1]
+
+
+def check_fit(model: FlatModel, task: Task, inputs: Tensor, targets: Tensor) -> None:
+    """Raise unless the model takes these inputs, and its outputs fit the targets and the loss."""
+    kind = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
+    try:
+        outputs = model.outputs(model.params.clone(), inputs)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise DataError(f"the model fails on a batch of inputs ({kind}): {error}") from error
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(inputs):
+        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise DataError(
+            f"the model must return one row for each sample: {len(inputs)} samples went in, {shape} came out"
+        )
+    if task.loss is functional.cross_entropy and targets.ndim == 1:
+        _check_classes(outputs, task)
+    elif outputs.numel() == targets.numel() and outputs.shape != targets.shape:
+        raise DataError(
+            f"outputs of shape {tuple(outputs.shape)} would be broadcast against targets of shape "
+            f"{tuple(targets.shape)}; make them the same shape"
+        )
+    try:
+        loss = model.loss(outputs, targets)
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        raise DataError(
+            f"the loss fails on outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}: "
+            f"{error}"
+        ) from error
+    if not isinstance(loss, Tensor) or loss.ndim != 0:
+        raise DataError("the loss must return one number, the mean over the batch")
+
+
+def _check_classes(outputs: Tensor, task: Task) -> None:
+    if outputs.ndim != 2:
+        raise DataError(
+            f"the model must return (samples, classes) scores for cross-entropy, not shape {tuple(outputs.shape)}"
+        )
+    classes = outputs.shape[1]
+    for where, samples in (("training", task.data.train), ("test", task.data.test)):
+        labels = samples.label_range()
+        if labels is None:
+            raise DataError(
+                f"the {where} targets are not whole numbers, which cross-entropy over classes needs; "
+                "for regression give the task loss=torch.nn.functional.mse_loss"
+            )
+        if labels[0] < 0 or labels[1] >= classes:
+            raise DataError(
+                f"the {where} labels go from {labels[0]} to {labels[1]}, but the model has {classes} outputs; "
+                f"labels must be 0 ... {classes - 1}"
+            )

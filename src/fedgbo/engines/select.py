@@ -1,24 +1,25 @@
-"""Which engine runs a task: the fastest that knows its model's layers, else the plain one."""
+"""Which engine trains a task's clients: one choice, made once, before the first round."""
 
 from collections.abc import Sequence
 
 import torch
-from torch import nn
-from torch.nn import functional
 
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.errors import ConfigError
+from fedgbo.core.errors import ConfigError, unknown
 from fedgbo.costs.flops import forward_macs
-from fedgbo.data.sparse import SparseSamples
-from fedgbo.engines.engine import Engine
-from fedgbo.engines.measured import MeasuredEngine
-from fedgbo.engines.parallel import ParallelEngine
-from fedgbo.engines.serial import SerialEngine, draws_random_numbers
-from fedgbo.engines.team import ALONE, Team
-from fedgbo.models.linear import SparseLinear
+from fedgbo.engines.drift import MeasuringEngine
+from fedgbo.engines.engine import Engine, LocalEngine
+from fedgbo.engines.plain import InPlace, PlainEngine
+from fedgbo.engines.sparse import SparseDescent, sparse_descent
+from fedgbo.engines.threads import ThreadedEngine
+from fedgbo.native import library
 from fedgbo.tasks.task import Task
 
-WORTH_THREADS = 1_000_000  # multiply-adds of a batch going forward, from which Python is the smaller part of a step
+ENGINES = {
+    "auto": "the fastest way that is known for the model's layers",
+    "plain": "the textbook loop: torch's own layers, one client after the other",
+}
+WORTH_THREADS = 1_000_000  # multiply-adds of a batch's forward pass, from which Python is the smaller part of a step
 
 
 def engine_for(
@@ -27,53 +28,58 @@ def engine_for(
     seed: int,
     workers: int = 1,
     device: torch.device | str = "cpu",
-    team: Team = ALONE,
+    *,
+    engine: str = "auto",
     metrics: Sequence[str] = (),
 ) -> Engine:
-    """Return the engine for this task and algorithm. The choice changes speed, and results only by rounding.
+    """Return the engine for this task and algorithm; `metrics` are measured with one client at a time.
 
-    Neither the number of workers nor that of processes changes a bit, nor does measuring `metrics`, which one process
-    does, one client at a time.
+    The choice changes speed, and results only by rounding. The number of workers changes no bit, nor do metrics.
     """
-    if metrics and team.size > 1:
-        raise ConfigError(
-            f"metrics ({', '.join(metrics)}) are measured by one process, and here are {team.size}; leave them out, or "
-            "start the run without torchrun: its result is the same"
-        )
-    plain = SerialEngine(task, algorithm, seed, device, team)
-    other = _sparse(plain, algorithm, workers) if plain.device.type == "cpu" else None
-    if metrics:
-        return MeasuredEngine(plain, algorithm, gradients="drift" in metrics, other=other)
+    if not metrics:
+        return local_engine(task, algorithm, seed, workers, device, engine=engine)
+    plain = PlainEngine(task, algorithm, seed, device, None if engine == "plain" else InPlace())
+    chosen = local_engine(task, algorithm, seed, 1, device, engine=engine)
+    other = chosen if isinstance(chosen, PlainEngine) and isinstance(chosen.descent, SparseDescent) else None
+    return MeasuringEngine(plain, algorithm, gradients="drift" in metrics, other=other)
+
+
+def local_engine(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    seed: int,
+    workers: int = 1,
+    device: torch.device | str = "cpu",
+    *,
+    engine: str = "auto",
+) -> LocalEngine:
+    """Return the engine for clients of this process."""
+    if engine not in ENGINES:
+        raise ConfigError(unknown("engine", engine, ENGINES))
+    if engine == "plain":
+        return PlainEngine(task, algorithm, seed, device)
+    plain = PlainEngine(task, algorithm, seed, device, InPlace())
     if plain.device.type != "cpu":
         return plain
-    return other or _parallel(plain, algorithm, workers) or plain
+    sparse = sparse_descent(task, plain.model.original)
+    if sparse is not None:
+        return PlainEngine(task, algorithm, seed, device, sparse)
+    workers = min(workers, task.cohort_size)
+    return ThreadedEngine(plain, algorithm, workers, task.cohort_size) if _worth(plain, workers) else plain
 
 
-def _parallel(plain: SerialEngine, algorithm: FederatedAlgorithm, workers: int) -> Engine | None:
-    """Return a ParallelEngine if there is more than one worker and the model is large enough to need them."""
+def explain(engine: Engine) -> str:
+    """Say which implementation of `Client.descend` was chosen, and why."""
+    native = (
+        "C code is compiled and used where it applies" if library() else "no C code: FEDGBO_NATIVE=0 or no compiler"
+    )
+    return f"{engine.choice} ({native})"
+
+
+def _worth(plain: PlainEngine, workers: int) -> bool:
+    """Return whether threads pay: several workers, a model large enough, and no random numbers that they would share."""
     task = plain.task
     batch = task.batch_size or len(task.data.train) // task.data.clients
-    workers = min(workers, -(-task.cohort_size // plain.team.size))
-    if workers < 2 or batch * forward_macs(plain.model.original, plain.sample[0]) < WORTH_THREADS:
-        return None
-    return None if draws_random_numbers(plain.model, plain.sample) else ParallelEngine(plain, algorithm, workers)
-
-
-def _sparse(plain: SerialEngine, algorithm: FederatedAlgorithm, workers: int) -> Engine | None:
-    """Return a SparseEngine if the task is a linear model on sparse samples, numba is there, and the data is sound."""
-    task = plain.task
-    if not _sparse_linear(plain.model.module) or task.loss is not functional.cross_entropy:
-        return None
-    if type(task.data.train) is not SparseSamples or type(task.data.test) is not SparseSamples:
-        return None
-    try:
-        from fedgbo.engines.sparse import SparseEngine, takes
-    except ImportError:  # numba is an extra, and takes half a second to import
-        return None
-    return SparseEngine(plain, workers) if takes(plain, algorithm) else None
-
-
-def _sparse_linear(module: nn.Module) -> bool:
-    """Return whether the module is a SparseLinear and nothing more: trained whole, with nothing hooked on."""
-    hooked = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-    return type(module) is SparseLinear and not hooked and all(p.requires_grad for p in module.parameters())
+    if workers < 2 or plain.draws:
+        return False
+    return batch * forward_macs(plain.model.original, plain.sample[0]) >= WORTH_THREADS

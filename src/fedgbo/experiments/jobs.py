@@ -21,8 +21,7 @@ from queue import Empty
 from typing import Any
 
 from fedgbo.core.errors import FedGBOError, FolderBusyError, RunFolderError
-from fedgbo.runs.config import RunConfig
-from fedgbo.runs.execute import execute
+from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import cores
 from fedgbo.runs.round import Progress

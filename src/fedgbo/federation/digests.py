@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedgbo.core.errors import RunFolderError
 from fedgbo.runs.checkpoint import digest
-from fedgbo.runs.execute import execute, read_config
+from fedgbo.runs.config import execute, read_config
 from fedgbo.runs.folder import RunFolder
 
 

@@ -16,9 +16,8 @@ from fedgbo.experiments.request import read_request
 from fedgbo.flower.node import Place, TaskBuilder, build_task
 from fedgbo.flower.options import Options
 from fedgbo.flower.strategy import Strategy
-from fedgbo.runs.config import RunConfig
+from fedgbo.runs.config import RunConfig, read_config
 from fedgbo.runs.describe import find
-from fedgbo.runs.execute import read_config
 from fedgbo.tasks.task import Task
 
 OWN = ("run-folder", "settings", "resume", "clients")  # besides the options

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from fedgbo.core.checks import decay, positive
-from fedgbo.core.optimiser import Optimiser, Stats
+from fedgbo.core.optimiser import AffineOptimiser, Stats
 from fedgbo.core.schedule import Number
 
 
 @dataclass(frozen=True)
-class Adam(Optimiser):
+class Adam(AffineOptimiser):
     """Momentum m, from m = 0, and second moment v, from v = 1.
 
     U: η (β₁ m + (1 - β₁) g) / (√v + ε)
@@ -26,10 +26,6 @@ class Adam(Optimiser):
     beta2: Number = 0.99
     eps: Number = 1e-3
 
-    fixed_ops = 8
-    moving_ops = 11
-    elementwise = True
-
     def __post_init__(self) -> None:
         positive("lr", self.lr)
         decay("beta1", self.beta1)
@@ -37,32 +33,19 @@ class Adam(Optimiser):
         positive("eps", self.eps)
 
     def init(self, params: Tensor) -> Stats:
-        """Return m = 0 and v = 1."""
         return {"m": torch.zeros_like(params), "v": torch.ones_like(params)}
 
-    def update(self, params: Tensor, stats: Stats, grad: Tensor) -> Tensor:
-        """Return y - η (β₁ m + (1 - β₁) g) / (√v + ε)."""
-        direction = self.beta1 * stats["m"] + (1 - self.beta1) * grad
-        return params - self.lr * direction / (stats["v"].sqrt() + self.eps)
-
     def affine(self, stats: Stats) -> tuple[Tensor, Tensor]:
-        """U = η β₁ / (√v + ε) m + η (1 - β₁) / (√v + ε) g."""
         rate = self.lr / (stats["v"].sqrt() + self.eps)
         return rate * self.beta1 * stats["m"], rate * (1 - self.beta1)
 
     def track(self, stats: Stats, grad: Tensor) -> Stats:
-        """Return m <- β₁ m + (1 - β₁) g and v <- β₂ v + (1 - β₂) g²."""
         return {
             "m": self.beta1 * stats["m"] + (1 - self.beta1) * grad,
             "v": self.beta2 * stats["v"] + (1 - self.beta2) * grad**2,
         }
 
-    def invert(self, stats: Stats, delta: Tensor, steps: float) -> Tensor:
-        """Return ((x_t - x_{t+1}) (√v + ε) / (η K) - β₁ m) / (1 - β₁)."""
-        mean = delta * ((stats["v"].sqrt() + self.eps) / (self.lr * steps * (1 - self.beta1)))
-        return torch.sub(mean, stats["m"], alpha=self.beta1 / (1 - self.beta1))
-
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
-        """Track, then return y - η m / (√v + ε) and the new m and v."""
+        """Track, then step with the new m and v."""
         stats = self.track(stats, grad)
         return params - self.lr * stats["m"] / (stats["v"].sqrt() + self.eps), stats

@@ -1,23 +1,25 @@
-"""Checkpoints: a server's state in one safetensors file, with the rest as JSON in its header.
+"""Checkpoints: the server state in one safetensors file, with the rest as JSON in its header.
 
-One file is renamed into place at once, so state and totals never part. A digest finds damage that the format does not.
+The file is renamed into place at once, so that state and totals always belong together. A digest detects damage that
+the format does not.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors
+import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fedgbo.core.errors import RunFolderError
 from fedgbo.core.state import State
 from fedgbo.runs.files import write_atomic
-from fedgbo.runs.record import NUMBERS, WHOLE, Ledger, check_numbers
+from fedgbo.runs.record import FLOPS, WHOLE, Ledger, check_numbers
 
 FORMAT = 1
 KEY = "fedgbo"
@@ -30,10 +32,12 @@ class Checkpoint:
     state: State
     ledger: Ledger
     about: Mapping[str, Any]  # what the run is: task, algorithm, seed; must be the same to resume
+    clients: Mapping[int, int] = field(default_factory=dict)  # the round of each client's state, see runs/memory.py
 
     def save(self, path: Path) -> None:
         """Write this, whole or not at all."""
         tensors = {name: tensor.cpu().contiguous() for name, tensor in self.state.tensors().items()}
+        tensors |= as_tensors(self.clients)
         header = {
             "format": FORMAT,
             "ledger": self.ledger.content(),
@@ -59,10 +63,10 @@ class Checkpoint:
                 raise RunFolderError(f"checkpoint {path} has format {header['format']}; this version reads {FORMAT}")
             if header["digest"] != digest(tensors):
                 raise RunFolderError(f"checkpoint {path} is damaged: its contents do not match its digest")
-            check_numbers(header["ledger"], whole=(*WHOLE, "loss_rounds"), other=(*NUMBERS, "loss_sum"))
+            check_numbers(header["ledger"], whole=(*WHOLE, "loss_rounds"), other=("seconds", "loss_sum"), or_none=FLOPS)
             if not isinstance(header["about"], dict):
                 raise TypeError("what the run is, is no table")
-            return cls(State.of_tensors(tensors), Ledger(**header["ledger"]), header["about"])
+            return cls(State.of_tensors(tensors), Ledger(**header["ledger"]), header["about"], from_tensors(tensors))
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"checkpoint {path} is damaged: {error}") from error
 
@@ -75,3 +79,21 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         sha.update(tensor.numpy().tobytes())
     return sha.hexdigest()
+
+
+def as_tensors(rounds: Mapping[int, int]) -> dict[str, Tensor]:
+    """Return the versions of all clients' states as tensors of a checkpoint; none where there are none."""
+    if not rounds:
+        return {}
+    clients = sorted(rounds)
+    return {
+        "clients.id": torch.tensor(clients, dtype=torch.int64),
+        "clients.round": torch.tensor([rounds[client] for client in clients], dtype=torch.int64),
+    }
+
+
+def from_tensors(tensors: Mapping[str, Tensor]) -> dict[int, int]:
+    """Undo `as_tensors`; other tensors are passed over."""
+    if "clients.id" not in tensors:
+        return {}
+    return dict(zip(tensors["clients.id"].tolist(), tensors["clients.round"].tolist(), strict=True))

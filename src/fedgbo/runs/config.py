@@ -1,18 +1,22 @@
-"""A run as plain data: what run.json holds, and all that is needed to do the run again."""
+"""A run as plain data, as in run.json, and how it is carried out."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.core.random import permutation
 from fedgbo.data.heldout import hold_out
 from fedgbo.runs.describe import build, describe
+from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.loop import Callback, run
+from fedgbo.runs.result import Result
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
 
@@ -34,7 +38,11 @@ class RunConfig(BaseModel):
     batch_size: int | Literal["full"] | None = None  # None: as the task has it
     test_samples: int | None = None  # a fixed random sample of the test set; None: all of it
     held_out: float | None = None  # test on this share of every client's training samples; None: on the test set
-    metrics: list[str] = []  # measured in every round: see fedgbo.runs.metrics
+    metrics: list[str] = []  # measured in every round: see fedgbo.runs.loop
+    weights: Literal["clients", "samples"] | None = None  # of the mean; None: all clients count the same
+    sampler: Table | None = None  # None: clients_per_round of them
+    transforms: list[Table] = []
+    aggregator: Table | None = None  # None: the mean
 
     def build_task(self) -> Task:
         """Build the task, with this run's clients per round, batch size and test samples."""
@@ -64,6 +72,15 @@ class RunConfig(BaseModel):
             raise ConfigError(f"algorithm {self.algorithm['name']} must be a fedgbo.FederatedAlgorithm")
         return algorithm
 
+    def build_pipeline(self) -> dict[str, Any]:
+        """Build the sampler, the transforms and the aggregator, as arguments of `run`."""
+        return {
+            "weights": self.weights or "clients",
+            "sampler": None if self.sampler is None else build("sampler", self.sampler),
+            "transforms": [build("transform", table) for table in self.transforms],
+            "aggregator": None if self.aggregator is None else build("aggregator", self.aggregator),
+        }
+
     def build_local_steps(self) -> LocalSteps:
         """Build K."""
         steps: LocalSteps = (
@@ -90,3 +107,46 @@ class RunConfig(BaseModel):
 
 def _short(name: str) -> str:
     return name.rpartition(":")[2].lower()
+
+
+def execute(
+    config: RunConfig,
+    out: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    resume: bool = False,
+    workers: int | None = None,
+    device: str = "cpu",
+    engine: str = "auto",
+) -> Result:
+    """Carry out a configuration, into the folder `out` if there is one."""
+    return run(
+        config.build_task(),
+        config.build_algorithm(),
+        rounds=config.rounds,
+        local_steps=config.build_local_steps(),
+        seed=config.seed,
+        eval_every=config.eval_every,
+        callbacks=callbacks,
+        out=out,
+        resume=resume,
+        workers=workers,
+        metrics=config.metrics,
+        device=device,
+        engine=engine,
+        **config.build_pipeline(),
+        config=config.complete().model_dump(),
+    )
+
+
+def read_config(path: Path) -> RunConfig:
+    """Read the configuration of the run in a folder."""
+    folder = RunFolder(path)
+    content: dict[str, Any] = folder.config()
+    try:
+        return RunConfig(**content)
+    except (ValidationError, TypeError) as error:
+        if "initial_params" in content:
+            raise RunFolderError(
+                f"{path} was begun from Python; go on with fedgbo.run(..., out={str(path)!r}, resume=True)"
+            ) from error
+        raise RunFolderError(f"{path / 'run.json'} is damaged: {error}") from error

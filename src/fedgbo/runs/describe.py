@@ -19,6 +19,9 @@ from fedgbo.core.errors import ConfigError, FedGBOError, unknown
 from fedgbo.core.objective import TERMS
 from fedgbo.core.schedule import SCHEDULES
 from fedgbo.optimisers import OPTIMISERS
+from fedgbo.pipeline.aggregators import AGGREGATORS
+from fedgbo.pipeline.samplers import SAMPLERS
+from fedgbo.pipeline.transforms import TRANSFORMS
 from fedgbo.tasks import TASKS
 
 CATALOGUES: dict[str, Mapping[str, Any]] = {
@@ -27,6 +30,9 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
     "objective": TERMS,
     "schedule": SCHEDULES,
     "task": TASKS,
+    "sampler": SAMPLERS,
+    "transform": TRANSFORMS,
+    "aggregator": AGGREGATORS,
 }
 _KIND_OF_SLOT = {"optimiser": "optimiser", "client": "optimiser", "server": "optimiser", "objective": "objective"}
 

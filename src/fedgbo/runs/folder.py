@@ -3,6 +3,7 @@
 run.json                  configuration, versions, seed: written once, before the first round
 metrics.jsonl             one record a line
 checkpoints/              the last two, round-00000050.safetensors
+clients/                  what clients keep from round to round, where the algorithm declares such vectors
 status.json               finished, interrupted or diverged, with the final numbers
 """
 
@@ -147,11 +148,12 @@ class RunFolder:
         write_atomic(self.path / "metrics.jsonl", "".join(record.line() for record in kept).encode())
         return kept
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, then drop all but the last ones."""
+    def save(self, checkpoint: Checkpoint) -> int:
+        """Write a checkpoint, then remove all but the last ones; return the number of rounds of the oldest one kept."""
         checkpoint.save(self.path / "checkpoints" / f"round-{checkpoint.ledger.round:08d}.safetensors")
         for old in self.checkpoints()[:-KEEP]:
             old.unlink(missing_ok=True)
+        return int(self.checkpoints()[0].stem.removeprefix("round-"))
 
     def checkpoints(self) -> list[Path]:
         """Return the checkpoints' files, oldest first."""

@@ -1,9 +1,10 @@
-"""The one round loop."""
+"""The one round loop, and the function that starts it."""
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -12,36 +13,91 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedgbo.core.aggregator import Aggregator
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError
+from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, unknown
 from fedgbo.core.random import check_seed
-from fedgbo.engines.allocator import keep_freed_memory
-from fedgbo.engines.device import device_of
+from fedgbo.core.sampler import Sampler
+from fedgbo.core.transform import Transform
+from fedgbo.costs.operations import Meter
+from fedgbo.engines.device import device_of, keep_freed_memory
 from fedgbo.engines.engine import Engine
-from fedgbo.engines.join import join
-from fedgbo.engines.select import engine_for
-from fedgbo.engines.team import Team
+from fedgbo.engines.select import ENGINES, engine_for, explain
+from fedgbo.engines.torchrun.join import under_torchrun
+from fedgbo.pipeline import Pipeline
+from fedgbo.pipeline.aggregators import ExactMean
+from fedgbo.pipeline.samplers import FixedSize
+from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.metrics import check_metrics
-from fedgbo.runs.prices import Prices
+from fedgbo.runs.memory import ClientMemory
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
-from fedgbo.runs.round import Progress
-from fedgbo.runs.rounds import Rounds
-from fedgbo.runs.start import Start, opened
+from fedgbo.runs.resume import Start, open_folder
+from fedgbo.runs.round import Progress, Rounds
 from fedgbo.runs.steps import LocalSteps, check_local_steps, plain_steps
-from fedgbo.runs.together import check_alike
 from fedgbo.tasks.task import Task
 
 CPU = torch.device("cpu")
 SAVE_SECONDS = 30.0  # between checkpoints, at most; besides, each evaluation comes with one
-
+METRICS = {
+    "cosine": "how far the clients' models of a round are apart (Figure 1)",
+    "drift": "that, and how far their gradients are off those at x_t, with the bound (equations (2) and (3))",
+}
 
 Callback = Callable[[Progress], bool | None]
-EngineMaker = Callable[[Task, FederatedAlgorithm, int, int, torch.device, Team, Sequence[str]], Engine]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A checked request for a run: everything that `run` was given, with defaults filled in."""
+
+    task: Task
+    algorithm: FederatedAlgorithm
+    pipeline: Pipeline
+    rounds: int
+    local_steps: LocalSteps
+    seed: int
+    eval_every: int
+    initial_params: Tensor | None = None
+    callbacks: Sequence[Callback] = ()
+    out: Path | None = None
+    resume: bool = False
+    workers: int | None = None
+    metrics: tuple[str, ...] = ()
+    device: str = "cpu"
+    engine: str = "auto"
+    config: Mapping[str, Any] | None = None
+    save_seconds: float = SAVE_SECONDS
+
+    def about(self, params: Tensor) -> dict[str, Any]:
+        """Return what must be the same for a run to be resumed."""
+        about = {
+            "task": {
+                "name": self.task.name,
+                "clients": self.task.data.clients,
+                "samples": len(self.task.data.train),
+                "clients_per_round": self.task.cohort_size,
+                "batch_size": self.task.batch_size,
+                "parameters": params.numel(),
+            },
+            "algorithm": describe(self.algorithm),
+            "local_steps": describe(self.local_steps),
+            "seed": self.seed,
+            "initial_params": sha256(params.cpu().numpy().tobytes()).hexdigest(),
+        }
+        usual = Pipeline(FixedSize(self.task.cohort_size), (), ExactMean())
+        return about if self.pipeline == usual else {**about, "pipeline": describe(self.pipeline)}
+
+    def start(self, engine: Engine) -> tuple[Start, dict[str, Any]]:
+        """Return where a new run begins, and what it is."""
+        params = _initial_params(engine, self.initial_params)
+        return Start(self.algorithm.init(params).on("cpu"), Ledger(), [], {}), self.about(params)
+
+
+EngineMaker = Callable[[Plan, torch.device], Engine]
 
 
 def run(
@@ -59,8 +115,13 @@ def run(
     workers: int | None = None,
     metrics: Sequence[str] = (),
     device: str = "cpu",
+    weights: str = "clients",
+    sampler: Sampler | None = None,
+    transforms: Sequence[Transform] = (),
+    aggregator: Aggregator | None = None,
+    engine: str = "auto",
     config: Mapping[str, Any] | None = None,
-    engine_maker: EngineMaker = engine_for,
+    engine_maker: EngineMaker | None = None,
     save_seconds: float = SAVE_SECONDS,
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
@@ -75,94 +136,161 @@ def run(
 
     `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
     depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are on the CPU in any case.
+    `engine="plain"` forces the textbook loop; results agree up to rounding.
+
+    `weights="samples"` weights clients by their numbers of samples, as McMahan et al. do; by default all count the
+    same. `sampler` chooses the cohorts instead of clients_per_round, `transforms` change what clients send, in this
+    order, and `aggregator` combines it in another way than by the mean.
 
     `metrics` are measured in every round and recorded as Record.drift at each evaluation, as the mean since the last:
     "cosine" is how far the clients' models are apart, "drift" adds how far their gradients are off those at x_t, at
     twice the work. Results do not depend on them.
 
     Under torchrun each process trains its share of the clients, and all return the same result, bit for bit that of one
-    process. The first process alone writes into `out` and calls the callbacks. Metrics are for one process.
+    process. Rank 0 alone writes into `out` and calls the callbacks. Metrics are for one process.
 
     `engine_maker` makes what trains the clients and evaluates, where that is not this machine alone. A checkpoint is
     saved with each evaluation and, between them, when the last one is `save_seconds` old.
     """
     whole("rounds", rounds)
-    eval_every = evaluations(rounds) if eval_every is None else eval_every
-    whole("eval_every", eval_every)
+    if eval_every is not None:
+        whole("eval_every", eval_every)
     if workers is not None:
         whole("workers", workers)
     check_seed(seed)
-    metrics = check_metrics(metrics)
     check_local_steps(local_steps, task.data.clients)
-    seed, local_steps = int(seed), plain_steps(local_steps)
     if not isinstance(algorithm, FederatedAlgorithm):
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
-
+    if engine not in ENGINES:
+        raise ConfigError(unknown("engine", engine, ENGINES))
+    plan = Plan(
+        task=task,
+        algorithm=algorithm,
+        pipeline=Pipeline.of(task.cohort_size, sampler, transforms, aggregator, weights),
+        rounds=rounds,
+        local_steps=plain_steps(local_steps),
+        seed=int(seed),
+        eval_every=evaluations(rounds) if eval_every is None else eval_every,
+        initial_params=initial_params,
+        callbacks=callbacks,
+        out=None if out is None else Path(out),
+        resume=resume,
+        workers=workers,
+        metrics=check_metrics(metrics),
+        device=device,
+        engine=engine,
+        config=config,
+        save_seconds=save_seconds,
+    )
     keep_freed_memory()
-    team = join()
-    try:
-        place = team.together(lambda: device_of(device, team))
-        workers = max(1, cores() // team.local_size) if workers is None else workers
-        with reproducible(place):
-            engine = team.together(lambda: engine_maker(task, algorithm, seed, workers, place, team, metrics))
-            params = _initial_params(engine, initial_params)
-            about = _about(task, algorithm, local_steps, seed, params)
-            check_alike(team, about, place)
-            begin = Start(algorithm.init(params).on("cpu"), Ledger(), [])
-            own_config = {**about, "rounds": rounds, "eval_every": eval_every, "metrics": metrics}
-            with opened(team, begin, about, out, resume, own_config if config is None else config) as (folder, start):
-                loop = _Loop(engine, algorithm, local_steps, eval_every, callbacks, folder, about, team, save_seconds)
-                return loop.go(Progress(start.state.on(place), start.ledger, rounds), start.history)
-    except BaseException as error:
-        team.leave(error)
-        raise
+    if under_torchrun():
+        from fedgbo.runs.ranks import run_rank
+
+        return run_rank(plan)
+    return run_here(plan, _engine if engine_maker is None else engine_maker)
 
 
-@dataclass(eq=False)
-class _Loop:
-    engine: Engine
-    algorithm: FederatedAlgorithm
-    local_steps: LocalSteps
-    eval_every: int
-    callbacks: Sequence[Callback]
-    folder: RunFolder | None
-    about: Mapping[str, Any]
-    team: Team
-    save_seconds: float
+def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
+    """Carry out a plan in this process."""
+    device = device_of(plan.device)
+    with reproducible(device), ExitStack() as stack:
+        engine = engine_maker(plan, device)
+        begin, about = plan.start(engine)
+        folder, start = open_folder(stack, plan, begin, about)
+        memory = client_memory(stack, plan, folder, start)
+        recorder = Recorder(folder, plan, about, memory)
+        return Loop(plan, engine, recorder, memory).go(start, device)
 
-    def go(self, progress: Progress, history: list[Record]) -> Result:
-        """Run the rounds that are left."""
-        task = self.engine.task
-        rounds = Rounds(self.engine, self.algorithm, self.local_steps, Prices.of(self.engine))
+
+class Recorder:
+    """Writes a run into its folder and calls the callbacks."""
+
+    def __init__(
+        self, folder: RunFolder | None, plan: Plan, about: Mapping[str, Any], memory: ClientMemory | None
+    ) -> None:
+        self.folder, self.plan, self.about, self.memory = folder, plan, about, memory
         self.saved_at = time.monotonic()
+
+    def tell(self, progress: Progress, *, evaluated: bool, final: bool = False) -> bool:
+        """Write a round down and call the callbacks; return whether one of them wants to stop.
+
+        A round that was evaluated comes with a checkpoint, but for the first and the final one.
+        """
+        if progress.record is not None and self.folder is not None:
+            self.folder.append(progress.record)
+        old = time.monotonic() - self.saved_at >= self.plan.save_seconds
+        if not final and progress.ledger.round > 0 and (evaluated or old):
+            began = time.monotonic()
+            self.save(progress)
+            self.saved_at = time.monotonic()
+            progress = progress._replace(seconds={**progress.seconds, "saving": self.saved_at - began})
+        wishes = [] if final else [callback(progress) for callback in self.plan.callbacks]
+        return any(wishes)
+
+    def save(self, progress: Progress) -> None:
+        """Save a checkpoint."""
+        if self.folder is None:
+            return
+        rounds = {}
+        if self.memory is not None:
+            self.memory.flush()
+            rounds = self.memory.rounds
+        oldest = self.folder.save(Checkpoint(progress.state, progress.ledger, self.about, rounds))
+        if self.memory is not None:
+            self.memory.prune(oldest)
+
+    def end(self, progress: Progress, status: str, **more: Any) -> None:
+        """Save the last checkpoint, and how the run ended."""
+        self.save(progress)
+        if self.folder is not None:
+            self.folder.set_status(status, round=progress.ledger.round, rounds=progress.rounds, **more)
+
+
+class Loop:
+    """Runs rounds until the last one, and records them."""
+
+    def __init__(self, plan: Plan, engine: Engine, recorder: Recorder, memory: ClientMemory | None) -> None:
+        self.plan, self.engine, self.recorder = plan, engine, recorder
+        self.accounts = Accounts.of(engine)
+        meter = Meter(plan.algorithm)
+        self.rounds = Rounds(engine, plan.algorithm, plan.local_steps, plan.pipeline, self.accounts, meter, memory)
+
+    def go(self, start: Start, device: torch.device) -> Result:
+        """Run the rounds that are left."""
+        history, last = start.history, self.plan.rounds
+        progress = Progress(start.state.on(device), start.ledger, last, engine=explain(self.engine))
         try:
-            if self._due(progress) and (not history or history[-1].round < progress.ledger.round):
-                progress = self._evaluated(progress)  # the first, or one that an interrupt cut off
-            stop = self._tell(progress, history, save=False)
-            while progress.ledger.round < progress.rounds and not stop:
-                progress = rounds.next(progress)
-                if due := self._due(progress):
+            evaluate = self._due(progress) and (not history or history[-1].round < progress.ledger.round)
+            stop = False
+            while True:
+                if evaluate:
                     progress = self._evaluated(progress)
-                stop = self._tell(progress, history, save=due or self._old())
+                    history.append(progress.record)  # type: ignore[arg-type]
+                stop = self.recorder.tell(progress, evaluated=evaluate)
+                if progress.ledger.round >= last or stop:
+                    break
+                progress = self.rounds.next(progress)
+                evaluate = self._due(progress)
         except KeyboardInterrupt:
-            self._end(progress, "interrupted")
+            self.recorder.end(progress, "interrupted")
             raise
         except (RankError, FederationError) as error:
-            self._end(progress, "interrupted", reason=str(error))
+            self.recorder.end(progress, "interrupted", reason=str(error))
             raise
         except DivergenceError as error:
-            self._end(progress, "diverged", reason=str(error))
+            self.recorder.end(progress, "diverged", reason=str(error))
             raise
         if not history or history[-1].round != progress.ledger.round:  # a callback stopped between evaluations
             progress = self._evaluated(progress)
-            self._tell(progress, history, save=False, callbacks=())
-        finished = progress.ledger.round >= progress.rounds
-        self._end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
-        return Result(task, progress.state.on("cpu").clone(), history)  # it may be part of a larger piece of memory
+            history.append(progress.record)  # type: ignore[arg-type]
+            self.recorder.tell(progress, evaluated=True, final=True)
+        finished = progress.ledger.round >= last
+        self.recorder.end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
+        return Result(self.plan.task, progress.state.on("cpu"), history)
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""
-        return progress.ledger.round % self.eval_every == 0 or progress.ledger.round == progress.rounds
+        return progress.ledger.round % self.plan.eval_every == 0 or progress.ledger.round == progress.rounds
 
     def _evaluated(self, progress: Progress) -> Progress:
         """Add a record of the test scores."""
@@ -170,64 +298,35 @@ class _Loop:
         scores = self.engine.evaluate(progress.state.params)
         if not torch.isfinite(torch.tensor(scores["loss"])):
             raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}")
-        drift = ledger.mean_drift()
-        train_loss = ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None
         took = time.perf_counter() - began
-        seconds = ledger.seconds + took
-        ledger = ledger._replace(seconds=seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         record = Record(
             round=ledger.round,
             loss=scores["loss"],
             accuracy=scores.get("accuracy"),
-            train_loss=train_loss,
+            train_loss=ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None,
             download_bytes=ledger.download_bytes,
             upload_bytes=ledger.upload_bytes,
             flops=ledger.flops,
             counted_flops=ledger.counted_flops,
-            seconds=seconds,
-            drift=drift,
+            seconds=ledger.seconds + took,
+            drift=ledger.mean_drift(),
+            note=self.accounts.note(ledger),
         )
+        ledger = ledger._replace(seconds=record.seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         return progress._replace(ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
 
-    def _tell(
-        self, progress: Progress, history: list[Record], *, save: bool, callbacks: Sequence[Callback] | None = None
-    ) -> bool:
-        """Let the leader write the round down, then tell the callbacks; return whether one of them wants to stop."""
-        if progress.record is not None:
-            history.append(progress.record)
 
-        def tell() -> bytes:
-            if progress.record is not None and self.folder is not None:
-                self.folder.append(progress.record)
-            told = self._saved(progress) if save else progress
-            wishes = [callback(told) for callback in (self.callbacks if callbacks is None else callbacks)]
-            return b"stop" if any(wishes) else b""
-
-        return self.team.lead(tell) == b"stop"
-
-    def _old(self) -> bool:
-        """Return whether the last checkpoint was long ago."""
-        return time.monotonic() - self.saved_at >= self.save_seconds
-
-    def _saved(self, progress: Progress) -> Progress:
-        """Save a checkpoint, and note how long that took."""
-        began = time.monotonic()
-        self._save(progress)
-        self.saved_at = time.monotonic()
-        return progress._replace(seconds={**progress.seconds, "saving": self.saved_at - began})
-
-    def _save(self, progress: Progress) -> None:
-        if self.folder is not None:
-            self.folder.save(Checkpoint(progress.state, progress.ledger, self.about))
-
-    def _end(self, progress: Progress, status: str, **more: Any) -> None:
-        self._save(progress)
-        if self.folder is not None:
-            self.folder.set_status(status, round=progress.ledger.round, rounds=progress.rounds, **more)
+def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics' names, a single one as a tuple too; raise on one that is not known."""
+    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    for name in names:
+        if name not in METRICS:
+            raise ConfigError(unknown("metric", str(name), METRICS))
+    return names
 
 
 def evaluations(rounds: int) -> int:
-    """Return after how many rounds a run is evaluated unless it is said: 100 times in all.
+    """Return after how many rounds a run is evaluated by default: 100 times in all.
 
     >>> evaluations(5000), evaluations(30)
     (50, 1)
@@ -254,6 +353,20 @@ def reproducible(device: torch.device = CPU) -> Iterator[None]:
         torch.backends.cudnn.deterministic = fixed
 
 
+def client_memory(stack: ExitStack, plan: Plan, folder: RunFolder | None, start: Start) -> ClientMemory | None:
+    """Return where the clients' states are kept: in the run's folder or, without one, in a temporary one."""
+    if not plan.algorithm.client_state(start.state.params):
+        return None
+    if folder is not None:
+        return ClientMemory(folder.path / "clients", start.clients)
+    return ClientMemory(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgbo-clients-"))))
+
+
+def _engine(plan: Plan, device: torch.device) -> Engine:
+    workers = cores() if plan.workers is None else plan.workers
+    return engine_for(plan.task, plan.algorithm, plan.seed, workers, device, engine=plan.engine, metrics=plan.metrics)
+
+
 def _initial_params(engine: Engine, given: Tensor | None) -> Tensor:
     own = engine.initial_params
     if given is None:
@@ -267,23 +380,3 @@ def _initial_params(engine: Engine, given: Tensor | None) -> Tensor:
     if not bool(torch.isfinite(params).all()):
         raise ConfigError("initial_params has a NaN or an infinity")
     return params
-
-
-def _about(
-    task: Task, algorithm: FederatedAlgorithm, local_steps: LocalSteps, seed: int, params: Tensor
-) -> dict[str, Any]:
-    """Return what must be the same for a run to be resumed."""
-    return {
-        "task": {
-            "name": task.name,
-            "clients": task.data.clients,
-            "samples": len(task.data.train),
-            "clients_per_round": task.cohort_size,
-            "batch_size": task.batch_size,
-            "parameters": params.numel(),
-        },
-        "algorithm": describe(algorithm),
-        "local_steps": describe(local_steps),
-        "seed": int(seed),
-        "initial_params": sha256(params.cpu().numpy().tobytes()).hexdigest(),
-    }

@@ -1,4 +1,4 @@
-"""What is written down of a run: totals that grow round by round, and a record at each evaluation."""
+"""What a run records: totals that grow round by round, and a record at each evaluation."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -8,19 +8,20 @@ from typing import Any, NamedTuple
 
 from fedgbo.core.errors import RunFolderError
 
+OPTIONAL = ("drift", "note")  # left out of a record's line where there are none
 WHOLE = ("round", "download_bytes", "upload_bytes")
 LARGEST = 1e150  # of what a run can measure: sums and squares of such numbers are still finite
-NUMBERS = ("loss", "flops", "counted_flops", "seconds")
+FLOPS = ("flops", "counted_flops")
 
 
 class Ledger(NamedTuple):
-    """Totals over all clients and rounds so far. A tuple, since every round makes one."""
+    """Totals over all clients and rounds so far."""
 
     round: int = 0
     download_bytes: int = 0
     upload_bytes: int = 0
-    flops: float = 0.0  # on clients, as the paper counts them
-    counted_flops: float = 0.0  # on clients, as they are executed
+    flops: float | None = 0.0  # on clients, as the paper counts them; None: they could not be counted
+    counted_flops: float | None = 0.0  # on clients, with gradients as torch counts them
     seconds: float = 0.0  # of training and evaluation, without pauses between a stop and a resume
     loss_sum: float = 0.0  # of the rounds since the last record
     loss_rounds: int = 0
@@ -57,24 +58,23 @@ class Record:
     train_loss: float | None  # mean over clients, steps and rounds since the last record; None before the first round
     download_bytes: int
     upload_bytes: int
-    flops: float
-    counted_flops: float
+    flops: float | None  # None: they could not be counted, and `note` says why
+    counted_flops: float | None
     seconds: float
     drift: dict[str, float] | None = None  # mean over the rounds since the last record; None where it is not measured
+    note: str | None = None
 
     def line(self) -> str:
         """Return this as a line of JSON."""
-        content = asdict(self)
-        if self.drift is None:
-            del content["drift"]
+        content = {name: value for name, value in asdict(self).items() if value is not None or name not in OPTIONAL}
         return json.dumps(content, allow_nan=False) + "\n"
 
     @classmethod
     def of_line(cls, line: str) -> "Record":
         """Undo `line`; keys that a later version may have added are passed over."""
         read = json.loads(line)
-        check_numbers(read, whole=WHOLE, other=NUMBERS, or_none=("accuracy", "train_loss"))
-        content: dict[str, Any] = {"drift": None, **read}
+        check_numbers(read, whole=WHOLE, other=("loss", "seconds"), or_none=("accuracy", "train_loss", *FLOPS))
+        content: dict[str, Any] = {**dict.fromkeys(OPTIONAL), **read}
         if content["drift"] is not None:
             check_numbers(content["drift"], other=tuple(content["drift"]))
         try:

@@ -1,18 +1,21 @@
-"""One round: sample, broadcast, train, average, update."""
+"""One round: sample, broadcast, train, combine, update. docs/architecture.md follows this function."""
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
 from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.errors import ConfigError, DivergenceError
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
-from fedgbo.engines.engine import Engine
-from fedgbo.runs.cohorts import sample
-from fedgbo.runs.prices import Prices, work_of
+from fedgbo.costs.operations import Meter
+from fedgbo.engines.engine import Engine, Round
+from fedgbo.pipeline import Pipeline
+from fedgbo.runs.accounting import Accounts
+from fedgbo.runs.memory import ClientMemory
 from fedgbo.runs.record import Ledger, Record
-from fedgbo.runs.server import server_step
 from fedgbo.runs.steps import LocalSteps, steps_of
 
 
@@ -24,22 +27,52 @@ class Progress(NamedTuple):
     rounds: int  # that the run will have in all
     record: Record | None = None  # of this round, if it was evaluated
     seconds: Mapping[str, float] = MappingProxyType({})  # of this round: training, server, evaluation, saving
+    engine: str = ""  # how clients take their local steps, and why
 
 
-def next_round(
-    engine: Engine, algorithm: FederatedAlgorithm, local_steps: LocalSteps, prices: Prices, progress: Progress
-) -> Progress:
-    """Return where the run is after one more round."""
-    began, t, server = time.perf_counter(), progress.ledger.round, progress.state
-    task, now = engine.task, at_round(algorithm, t)
-    cohort = sample(task.data.clients, task.cohort_size, engine.seed, t)
-    steps = steps_of(local_steps, cohort, t)
-    result = engine.train(now, now.broadcast(server), cohort, steps, t)
-    trained = time.perf_counter()
-    server = server_step(now, server, result, t, lasting=now is algorithm)
-    ended = time.perf_counter()
-    counted = steps if result.counted is None else result.counted
-    ledger = progress.ledger.with_drift(result.drift)
-    ledger = prices.booked(ledger, work_of(algorithm, counted), result, ended - began)
-    seconds = {"training": trained - began, "server": ended - trained}
-    return Progress(server, ledger, progress.rounds, seconds=seconds)
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """All that stays the same from round to round."""
+
+    engine: Engine
+    algorithm: FederatedAlgorithm
+    local_steps: LocalSteps
+    pipeline: Pipeline
+    accounts: Accounts
+    meter: Meter
+    memory: ClientMemory | None = None
+
+    def next(self, progress: Progress) -> Progress:
+        """Return the run's progress after one more round."""
+        began, t, server = time.perf_counter(), progress.ledger.round, progress.state
+        engine, pipeline = self.engine, self.pipeline
+        algorithm = at_round(self.algorithm, t)
+        cohort = pipeline.cohort(engine.task.data.clients, engine.seed, t)
+        if not cohort:  # Poisson sampling may draw nobody: the server state stays as it is
+            return progress._replace(ledger=progress.ledger._replace(round=t + 1), record=None, seconds={})
+        down, steps = algorithm.broadcast(server), steps_of(self.local_steps, cohort, t)
+
+        # client_update and the transforms' encode for every client, then the aggregator
+        gathered = engine.train(Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory))
+
+        mean = pipeline.decode(gathered.mean, engine.seed, t)
+        after = _checked(algorithm.server_update(server, mean, gathered.steps), server, t)
+        if self.memory is not None:
+            self.memory.commit(gathered.clients, t)
+        took = time.perf_counter() - began
+        seconds = {"training": gathered.training_seconds, "server": took - gathered.training_seconds}
+        ledger = self.accounts.booked(progress.ledger, gathered, took)
+        return progress._replace(state=after, ledger=ledger, record=None, seconds=seconds)
+
+
+def _checked(after: State, server: State, t: int) -> State:
+    """Return the server state in the model's type; raise unless it is finite and the model is as long as before."""
+    after = after.to(server.params.dtype)
+    if after.params.shape != server.params.shape:
+        raise ConfigError(
+            f"server_update returned a model of shape {tuple(after.params.shape)}; it must be "
+            f"{tuple(server.params.shape)}"
+        )
+    if (name := after.not_finite()) is not None:
+        raise DivergenceError(f"{name} is no longer finite after round {t + 1}")
+    return after

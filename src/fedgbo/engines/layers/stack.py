@@ -1,7 +1,7 @@
-"""A whole network in one call of the C loops: convolutions, pooling, linear layers, loss and gradient.
+"""A whole network in one call of C code: convolutions, pooling, linear layers, loss and gradient.
 
-Between torch's operations Python has the lock that threads wait for, and every operation reads from far what the one
-before it wrote. A network that is an nn.Sequential of layers the C file knows needs neither.
+Between torch's operations a thread holds Python's lock, and every operation reads from memory what the one before it
+wrote. A network that is an nn.Sequential of layers that the C file knows avoids both.
 """
 
 import ctypes
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from fedgbo.core.errors import DataError
-from fedgbo.engines.fixed import FixedStep
-from fedgbo.engines.layers.native import library
-from fedgbo.engines.layers.pool import FastMaxPool2d
+from fedgbo.core.optimiser import AffineStep
+from fedgbo.engines.layers.conv import FastMaxPool2d
+from fedgbo.native import addresses, library
 
 LAYERS = 8  # of a kind at most, as in the C file
 
@@ -52,15 +52,15 @@ class StackRunner:
         """Fill `grad` with the gradient of the mean cross-entropy; return that loss."""
         return self._run(params, inputs, targets, (grad.data_ptr(), None, None, 0.0))
 
-    def step(self, params: Tensor, inputs: Tensor, targets: Tensor, step: FixedStep) -> Tensor:
+    def step(self, params: Tensor, inputs: Tensor, targets: Tensor, step: AffineStep) -> Tensor:
         """Take a step with the gradient at `params`, in place; return the loss before it."""
-        return self._run(params, inputs, targets, (None, *step.addresses()))
+        return self._run(params, inputs, targets, (None, *addresses(step)))
 
     def _run(self, params: Tensor, inputs: Tensor, targets: Tensor, rest: tuple[Any, ...]) -> Tensor:
         plan, room = self._room(len(inputs))
         inputs, loss = inputs.contiguous(), torch.empty(())
-        addresses = [t.data_ptr() for t in (plan, inputs, targets, params)]
-        if self._native.fedgbo_stack(*addresses, *rest, room.data_ptr(), loss.data_ptr()) < 0:
+        given = [t.data_ptr() for t in (plan, inputs, targets, params)]
+        if self._native.fedgbo_stack(*given, *rest, room.data_ptr(), loss.data_ptr()) < 0:
             classes = self.stack.linears[-1][0]
             raise DataError(f"a label is not one of the model's outputs; labels must be 0 ... {classes - 1}")
         return loss

@@ -12,8 +12,7 @@ from fedgbo.experiments.shelf import look, set_aside
 from fedgbo.experiments.tune.claims import Claim
 from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, Settings
 from fedgbo.experiments.tune.score import score
-from fedgbo.runs.config import RunConfig
-from fedgbo.runs.execute import execute
+from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import Callback
 from fedgbo.runs.record import Record

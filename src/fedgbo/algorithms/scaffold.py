@@ -1,0 +1,60 @@
+"""SCAFFOLD (Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.checks import positive
+from fedgbo.core.client import Client
+from fedgbo.core.optimiser import AffineOptimiser, Stats
+from fedgbo.core.schedule import Number
+from fedgbo.core.state import State
+from fedgbo.core.upload import Mean
+from fedgbo.optimisers.sgd import SGD
+
+
+@dataclass(frozen=True)
+class _Corrected(AffineOptimiser):
+    lr: Number
+
+    def affine(self, stats: Stats) -> tuple[Tensor, float]:
+        return self.lr * stats["correction"], self.lr
+
+
+@dataclass(frozen=True)
+class SCAFFOLD(FederatedAlgorithm):
+    """Control variates correct the drift of every local step: c on the server, c_i on client i, from zero.
+
+    client: K times y <- y - η (g - c_i + c), from y = x_t;  c_i' = c_i - c + (x_t - y) / (η K)
+    server: x_{t+1} = x_t - η_s mean of (x_t - y);  c <- c + |S| / N mean of (c_i' - c_i)
+
+    c_i' is the paper's option II, which costs no further gradient. Clients download x and c and upload as much.
+    """
+
+    optimiser: SGD
+    server_lr: Number = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("server_lr", self.server_lr)
+
+    def init(self, params: Tensor) -> State:
+        return State(params, {"c": torch.zeros_like(params)})
+
+    def client_state(self, params: Tensor) -> Stats:
+        return {"c": torch.zeros_like(params)}
+
+    def client_update(self, down: State, client: Client) -> State:
+        """Return x_t - y_K and c_i' - c_i."""
+        own, correction = client.state["c"], down.stats["c"] - client.state["c"]
+        y = client.descend(down.params, _Corrected(self.optimiser.lr), {"correction": correction})
+        moved = down.params - y
+        client.state["c"] = moved / (self.optimiser.lr * client.steps) - correction
+        return State(moved, {"c": client.state["c"] - own})
+
+    def server_update(self, server: State, mean: Mean, steps: float) -> State:
+        """Average, and move c by the share of the clients that took part."""
+        c = server.stats["c"] + mean.clients / mean.population * mean.stats["c"]
+        return State(server.params - self.server_lr * mean.params, {"c": c})

@@ -1,0 +1,219 @@
+"""Do the formulas of an optimiser or an algorithm hang together? For classes that users write."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.client import Client
+from fedgbo.core.errors import ConfigError
+from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
+from fedgbo.core.random import stream
+from fedgbo.core.schedule import at_round
+from fedgbo.core.state import State
+from fedgbo.core.upload import Mean
+
+LENGTH = 7  # of the vectors
+TOLERANCE = 1e-8  # of the numbers that are compared, in float64
+STEPS = (1, 2, 5)  # K of the clients
+
+
+def check(thing: Optimiser | FederatedAlgorithm) -> str:
+    """Return a sentence that says what was checked; raise ConfigError with the first counterexample.
+
+    An optimiser: `init`, `affine` and `track` return vectors of the right length, `update` does what `affine` says, the
+    inverse step recovers the mean gradient of simulated local steps, and nothing changes its arguments. An algorithm:
+    three rounds on a small quadratic problem of three clients, with uploads and states of the right shapes that do not
+    depend on anything but their arguments; and its optimisers. Schedules have the value of the first round.
+
+    >>> from fedgbo import SGDm
+    >>> check(SGDm(lr=0.1, beta=0.9))
+    'SGDm: the formulas hang together (shapes, purity, update, inverse for K = 1, 2, 5)'
+    """
+    now: Any = at_round(thing, 0)
+    if isinstance(now, Optimiser):
+        _check_optimiser(now)
+        inverse = f", inverse for K = {', '.join(map(str, STEPS))}" if isinstance(now, AffineOptimiser) else ""
+        return f"{type(now).__name__}: the formulas hang together (shapes, purity, update{inverse})"
+    if isinstance(now, FederatedAlgorithm):
+        for optimiser in _optimisers(now):
+            _check_optimiser(optimiser)
+        _check_algorithm(now)
+        return f"{type(now).__name__}: the formulas hang together (shapes, purity, three rounds with three clients)"
+    raise ConfigError(f"check takes an optimiser or an algorithm, not {thing!r}")
+
+
+def _optimisers(algorithm: FederatedAlgorithm) -> Iterable[Optimiser]:
+    values = vars(algorithm).values() if is_dataclass(algorithm) else ()
+    return [value for value in values if isinstance(value, Optimiser)]
+
+
+def _check_optimiser(optimiser: Optimiser) -> None:
+    name, rng = type(optimiser).__name__, torch.Generator().manual_seed(0)
+    draw: Callable[[], Tensor] = lambda: torch.randn(LENGTH, generator=rng, dtype=torch.float64)  # noqa: E731
+    params = draw()
+    stats = _pure(f"{name}.init", optimiser.init, params)
+    _check_stats(f"{name}.init", stats, LENGTH)
+    for _ in range(3):  # statistics as they may be in the middle of a run
+        tracked = _pure(f"{name}.track", optimiser.track, stats, draw())
+        _check_stats(f"{name}.track", tracked, LENGTH)
+        if tracked.keys() != stats.keys():
+            raise ConfigError(f"{name}.track returns {sorted(tracked)}, but init returns {sorted(stats)}")
+        stats = tracked
+    grad = draw()
+    updated = _pure(f"{name}.update", optimiser.update, params, stats, grad)
+    _check_vector(f"{name}.update", updated, LENGTH)
+    moved, _ = _pure(f"{name}.step", optimiser.step, params, stats, grad)
+    _check_vector(f"{name}.step", moved, LENGTH)
+    if isinstance(optimiser, AffineOptimiser):
+        _check_affine(optimiser, params, stats, draw)
+
+
+def _check_affine(optimiser: AffineOptimiser, params: Tensor, stats: Stats, draw: Callable[[], Tensor]) -> None:
+    name = type(optimiser).__name__
+    for what, part in zip("ab", _pure(f"{name}.affine", optimiser.affine, stats), strict=True):
+        if isinstance(part, Tensor) and part.ndim:
+            _check_vector(f"{name}.affine's {what}", part, LENGTH)
+        if not bool(torch.isfinite(torch.as_tensor(part)).all()):
+            raise ConfigError(f"{name}.affine's {what} is not finite: {part}")
+    _, scale = optimiser.affine(stats)
+    if bool((torch.as_tensor(scale) == 0).any()):
+        raise ConfigError(f"{name}.affine's b is zero, so that the gradient cannot be recovered: {scale}")
+    grad = draw()
+    _check_equal(
+        f"{name}.update does not do what affine says, y - (a + b g)",
+        optimiser.update(params, stats, grad),
+        optimiser.fixed(stats)(params, grad),
+    )
+    for steps in STEPS:
+        y, grads = params, [draw() for _ in range(steps)]
+        for g in grads:
+            y = optimiser.update(y, stats, g)
+        _check_equal(
+            f"{name}.invert does not recover the mean gradient of K = {steps} updates",
+            optimiser.invert(stats, params - y, steps),
+            torch.stack(grads).mean(dim=0),
+        )
+
+
+class _Quadratic(Client):
+    """A client whose loss is ½ ‖y - b‖², with noise in its minibatches."""
+
+    def __init__(self, client: int, t: int, steps: int, state: Stats) -> None:
+        self.id, self.samples, self.steps, self.state = client, 10 * (client + 1), steps, dict(state)
+        self._rng, self._noise = stream(0, "client", t, client), stream(0, "noise", t, client)
+        self._minimum = torch.from_numpy(stream(0, "minimum", client).normal(size=LENGTH))
+        self._last = torch.zeros(LENGTH, dtype=torch.float64)
+
+    @property
+    def rng(self) -> np.random.Generator:
+        return self._rng
+
+    def gradient(self, params: Tensor, *, again: bool = False) -> Tensor:
+        if not again:
+            self._last = torch.from_numpy(self._noise.normal(size=LENGTH))
+        return params - self._minimum + self._last
+
+    def full_gradient(self, params: Tensor) -> Tensor:
+        return params - self._minimum
+
+    def loss(self, params: Tensor) -> float:
+        return float((params - self._minimum).square().sum() / 2)
+
+
+def _check_algorithm(algorithm: FederatedAlgorithm) -> None:
+    name = type(algorithm).__name__
+    server = _pure(f"{name}.init", algorithm.init, torch.linspace(-1, 1, LENGTH, dtype=torch.float64))
+    _check_state(f"{name}.init", server)
+    states = {c: _pure(f"{name}.client_state", algorithm.client_state, server.params) for c in range(len(STEPS))}
+    for t in range(3):
+        down = _pure(f"{name}.broadcast", algorithm.broadcast, server)
+        uploads = []
+        for c, k in enumerate(STEPS):
+            up, states[c] = _client_update(algorithm, down, c, t, k, states[c])
+            uploads.append(up.tensors())
+            if uploads[-1].keys() != uploads[0].keys():
+                raise ConfigError(f"{name}.client_update uploads {list(uploads[-1])} and {list(uploads[0])}")
+        mean = State.of_tensors({n: torch.stack([up[n] for up in uploads]).mean(dim=0) for n in uploads[0]})
+        seen = Mean(mean.params, mean.stats, len(STEPS), len(STEPS) + 1)
+        after = _pure(f"{name}.server_update", algorithm.server_update, server, seen, sum(STEPS) / len(STEPS))
+        _check_state(f"{name}.server_update", after)
+        if after.stats.keys() != server.stats.keys():
+            raise ConfigError(
+                f"{name}.server_update returns the statistics {sorted(after.stats)}, but init {sorted(server.stats)}"
+            )
+        server = after
+
+
+def _client_update(
+    algorithm: FederatedAlgorithm, down: State, client: int, t: int, steps: int, state: Stats
+) -> tuple[State, Stats]:
+    """Run a client update twice; return its upload and the client's state if both times they are the same."""
+    name = f"{type(algorithm).__name__}.client_update"
+    one, other = (_Quadratic(client, t, steps, state) for _ in range(2))
+    up = _pure(name, lambda d: algorithm.client_update(d, one), down)
+    again = algorithm.client_update(down, other)
+    _check_state(name, up)
+    for vector, second in zip(up.tensors().values(), again.tensors().values(), strict=True):
+        _check_equal(f"{name} gives another upload for the same client, round and model", second, vector)
+    declared = algorithm.client_state(down.params)
+    if one.state.keys() != declared.keys():
+        raise ConfigError(
+            f"{name} leaves {sorted(one.state)} in client.state; client_state declares {sorted(declared)}"
+        )
+    return up, one.state
+
+
+def _pure(name: str, formula: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a formula; raise if it changes its arguments."""
+    before = [_vectors(argument) for argument in arguments]
+    copies = [[vector.clone() for vector in vectors] for vectors in before]
+    result = formula(*arguments)
+    for vectors, kept in zip(before, copies, strict=True):
+        if any(not torch.equal(vector, copy) for vector, copy in zip(vectors, kept, strict=True)):
+            raise ConfigError(f"{name} writes into its arguments; formulas must return new vectors")
+    return result
+
+
+def _vectors(argument: Any) -> list[Tensor]:
+    if isinstance(argument, Tensor):
+        return [argument]
+    if isinstance(argument, Mapping):
+        return list(argument.values())
+    return [argument.params, *argument.stats.values()] if isinstance(argument, State | Mean) else []
+
+
+def _check_state(name: str, state: Any) -> None:
+    if not isinstance(state, State):
+        raise ConfigError(f"{name} must return a State, not {type(state).__name__}")
+    _check_vector(f"{name}'s params", state.params, LENGTH)
+    for stat, vector in state.stats.items():
+        _check_vector(f"{name}'s {stat}", vector)
+
+
+def _check_stats(name: str, stats: Any, length: int) -> None:
+    if not isinstance(stats, Mapping):
+        raise ConfigError(f"{name} must return a dict of vectors by name, not {type(stats).__name__}")
+    for stat, vector in stats.items():
+        _check_vector(f"{name}'s {stat}", vector, length)
+
+
+def _check_vector(name: str, vector: Any, length: int | None = None) -> None:
+    if not isinstance(vector, Tensor) or vector.ndim != 1 or (length is not None and len(vector) != length):
+        shape = tuple(vector.shape) if isinstance(vector, Tensor) else type(vector).__name__
+        raise ConfigError(f"{name} must be a vector as long as the model ({LENGTH} here), not {shape}")
+    if not bool(torch.isfinite(vector).all()):
+        raise ConfigError(f"{name} is not finite on a problem of ordinary numbers: {vector.tolist()}")
+
+
+def _check_equal(problem: str, found: Tensor, wanted: Tensor) -> None:
+    """Raise with the first number that differs."""
+    _check_vector(problem, found, len(wanted))
+    error = (found - wanted).abs() > TOLERANCE * (1 + wanted.abs() + found.abs())
+    if bool(error.any()):
+        at = int(error.nonzero()[0])
+        raise ConfigError(f"{problem}: at parameter {at} it gives {found[at]:.6g} instead of {wanted[at]:.6g}")

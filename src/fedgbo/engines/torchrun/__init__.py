@@ -1,0 +1,1 @@
+"""Runs in several processes, on one machine or more, started by torchrun."""

@@ -1,0 +1,193 @@
+"""The engine of one process under torchrun: trains its share of each cohort, and all go on with the same mean."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgbo.core.errors import RankError
+from fedgbo.core.optimiser import Stats
+from fedgbo.core.state import State
+from fedgbo.core.upload import Mean, Upload
+from fedgbo.engines.engine import Gathered, LocalEngine, Round
+from fedgbo.engines.torchrun.ranks import Ranks, Row
+from fedgbo.pipeline.aggregators import ExactMean, ExactSum, WeightedSum
+
+BITS = 2**52  # a float64 holds such integers exactly
+
+
+class _HeldStates:
+    """The states of this process's clients in one round."""
+
+    def __init__(self, loaded: dict[int, dict[str, Tensor]]) -> None:
+        self.states = loaded
+
+    def load(self, client: int, initial: Stats) -> dict[str, Tensor]:
+        return dict(self.states[client])
+
+    def save(self, client: int, t: int, state: Stats) -> None:
+        self.states[client] = dict(state)
+
+
+class TorchrunEngine:
+    """Wraps the engine of this process. Sums are exact, so that any number of processes gives the same bits."""
+
+    def __init__(self, local: LocalEngine, ranks: Ranks) -> None:
+        self.local, self.ranks = local, ranks
+        self.task, self.seed, self.model = local.task, local.seed, local.model
+        self.initial_params, self.sample = local.initial_params, local.sample
+        self.choice = f"{ranks.size} processes, each with {local.choice}"
+
+    def evaluate(self, params: Tensor) -> dict[str, float]:
+        starts = self.local.chunks()
+        parts = self.local.parts(params, self.ranks.share(starts))
+        return self.local.scores(self.ranks.rows(parts, len(starts), 2))
+
+    def train(self, work: Round) -> Gathered:
+        held = self._fetch_states(work)
+        own = replace(work, states=held)
+        if isinstance(work.pipeline.aggregator, ExactMean):
+            total, rows = self._sum(own)
+            combined = total.mean()
+        else:
+            uploads, rows = self._all_uploads(own)
+            combined = work.pipeline.aggregator.combine(uploads).to(work.down.params.dtype)
+        self._return_states(work, held)
+        _, losses, weights, steps, gradients, operations, nbytes, starts = zip(*rows, strict=True)
+        check_same(starts)
+        return Gathered(
+            mean=Mean(combined.params, combined.stats, len(rows), self.task.data.clients),
+            steps=float(np.average(steps, weights=weights)),
+            loss=float(np.mean(losses)),
+            clients=list(work.cohort),
+            local_steps=int(sum(steps)),
+            gradients=int(sum(gradients)),
+            operations=None if math.isnan(sum(operations)) else sum(operations),
+            download_bytes=work.down.nbytes * len(rows),
+            upload_bytes=int(sum(nbytes)),
+        )
+
+    def _uploads(self, work: Round) -> Iterator[Upload]:
+        order = list(zip(work.cohort, work.steps, strict=True))
+        return self.local.uploads(work, self.ranks.share(order))
+
+    def _rows(self, uploads: Iterator[Upload], work: Round) -> list[Row]:
+        """Go through this process's uploads; return what those of all processes say of themselves."""
+        start = fingerprint(work.down.params)
+
+        def rows() -> Iterator[Row]:
+            for upload in uploads:
+                yield (
+                    upload.client,
+                    upload.loss,
+                    work.pipeline.aggregator.weight(upload),
+                    upload.steps,
+                    upload.gradients,
+                    math.nan if upload.operations is None else upload.operations,
+                    upload.nbytes,
+                    start,
+                )
+
+        return self.ranks.rows(rows(), len(work.cohort), 8)
+
+    def _sum(self, work: Round) -> tuple[WeightedSum, list[Row]]:
+        """Add up this process's uploads as they come, then those of all processes."""
+        total = WeightedSum(work.pipeline.aggregator)
+
+        def adding() -> Iterator[Upload]:
+            for upload in self._uploads(work):
+                total.add(upload)
+                yield upload
+            total.settle()
+
+        rows = self._rows(adding(), work)
+        for name, size in self._sizes({name: one.total for name, one in total.sums.items()}).items():
+            total.sums.setdefault(name, ExactSum.like(work.down.params.new_empty(size)))  # in a process without clients
+        self.ranks.add_up(list(total.sums.values()))
+        total.weight, total.dtype = int(sum(row[2] for row in rows)), work.down.params.dtype
+        return total, rows
+
+    def _all_uploads(self, work: Round) -> tuple[list[Upload], list[Row]]:
+        """Return the uploads of all processes, for aggregators that need them in one place."""
+        own: dict[int, Upload] = {}
+
+        def keeping() -> Iterator[Upload]:
+            for upload in self._uploads(work):
+                own[upload.client] = upload
+                yield upload
+
+        rows = self._rows(keeping(), work)
+        sizes = self._sizes(next(iter(own.values())).state.tensors() if own else {})
+        uploads = []
+        for number, row in enumerate(rows):
+            client = int(row[0])
+            blank = {name: work.down.params.new_empty(size) for name, size in sizes.items()}
+            tensors = own[client].state.tensors() if client in own else blank
+            for tensor in tensors.values():
+                self.ranks.spread(tensor, number % self.ranks.size)
+            state = State.of_tensors(tensors)
+            uploads.append(Upload(client, state, int(row[3]), int(row[2]), row[1], int(row[6])))
+        return uploads, rows
+
+    def _sizes(self, own: Mapping[str, Tensor]) -> dict[str, int]:
+        """Return the names and lengths of uploaded vectors, which rank 0 knows: it has the cohort's first client."""
+        told = self.ranks.lead(lambda: json.dumps({name: x.numel() for name, x in own.items()}).encode())
+        sizes: dict[str, int] = json.loads(told)
+        return sizes
+
+    def _fetch_states(self, work: Round) -> _HeldStates | None:
+        """Send the clients' states, which rank 0 keeps, to the processes that train them."""
+        initial = work.algorithm.client_state(work.down.params)
+        if not initial:
+            return None
+
+        def load() -> dict[int, dict[str, Tensor]]:
+            if work.states is None:  # this is not rank 0
+                return {c: {name: x.clone() for name, x in initial.items()} for c in work.cohort}
+            return {client: work.states.load(client, initial) for client in work.cohort}
+
+        loaded = self.ranks.together(load)
+        for state in loaded.values():
+            for name in sorted(initial):
+                self.ranks.spread(state[name])
+        return _HeldStates(loaded)
+
+    def _return_states(self, work: Round, held: _HeldStates | None) -> None:
+        """Send the clients' new states back to rank 0, which saves them."""
+        if held is None:
+            return
+        for number, client in enumerate(work.cohort):
+            for name in sorted(held.states[client]):
+                self.ranks.spread(held.states[client][name], number % self.ranks.size)
+
+        def save() -> None:
+            for client in work.cohort:
+                if work.states is not None:
+                    work.states.save(client, work.t, held.states[client])
+
+        self.ranks.together(save)
+
+
+def fingerprint(params: Tensor) -> int:
+    """Return the sum of the model's numbers, their bits read as integers.
+
+    It tells models apart that differ in one number, and nearly always those that differ in more.
+
+    >>> fingerprint(torch.tensor([1.0, 2.0])) == fingerprint(torch.tensor([1.0, 2.0000002]))
+    False
+    """
+    whole = torch.int32 if params.element_size() >= 4 else torch.int16
+    return int(params.view(whole).sum(dtype=torch.int64)) % BITS
+
+
+def check_same(fingerprints: Iterable[float]) -> None:
+    """Raise unless all processes have trained from the same model."""
+    if len(set(fingerprints)) > 1:
+        raise RankError(
+            "the processes no longer hold the same model: their servers' steps came out differently, as can happen "
+            "between machines of different kinds; use machines of one kind, with the same torch"
+        )

@@ -1,0 +1,46 @@
+/* The order in which a client goes through its samples; core/random.py has the definition (permutation) and
+   engines/plain.py the use. Lap l is the order of 0 ... n - 1 by hash: SplitMix64 of (sample ^ name of the lap). */
+
+#include <stdint.h>
+#include <stdlib.h>
+
+typedef struct {
+    uint64_t hash;
+    int64_t sample;
+} entry;
+
+static uint64_t mixed(uint64_t x) {
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static int by_hash(const void *one, const void *other) {
+    const entry *a = one, *b = other;
+    if (a->hash != b->hash) return a->hash < b->hash ? -1 : 1;
+    return a->sample < b->sample ? -1 : a->sample > b->sample;
+}
+
+/* Fill rows with `count` samples of the client's walk, from its beginning on; `name` is that of seed, purpose, round and
+   client. Returns 0 without memory. */
+long fedgbo_walk(uint64_t name, long n, long count, int64_t *rows) {
+    entry *order = malloc(n * sizeof *order);
+    if (order == NULL) return 0;
+    for (long at = 0, lap = 0; at < count; lap++) {
+        uint64_t own = mixed(name ^ (uint64_t)lap);
+        for (long i = 0; i < n; i++) order[i] = (entry){mixed((uint64_t)i ^ own), i};
+        if (n < 32)
+            for (long i = 1; i < n; i++) { /* insertion sort: the bijection has no equal hashes */
+                entry next = order[i];
+                long j = i;
+                for (; j > 0 && order[j - 1].hash > next.hash; j--) order[j] = order[j - 1];
+                order[j] = next;
+            }
+        else
+            qsort(order, n, sizeof *order, by_hash);
+        for (long i = 0; i < n && at < count; i++) rows[at++] = order[i].sample;
+    }
+    free(order);
+    return 1;
+}

@@ -1,0 +1,60 @@
+"""The replaceable parts of a round between clients and server: a sampler, transforms and an aggregator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedgbo.core.aggregator import Aggregator
+from fedgbo.core.errors import ConfigError
+from fedgbo.core.random import stream
+from fedgbo.core.sampler import Sampler
+from fedgbo.core.transform import Transform
+from fedgbo.core.upload import Mean, Upload
+from fedgbo.pipeline.aggregators import ExactMean
+from fedgbo.pipeline.samplers import FixedSize
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Who takes part in a round, and what happens to uploads on their way to the server."""
+
+    sampler: Sampler
+    transforms: tuple[Transform, ...] = ()
+    aggregator: Aggregator = ExactMean()  # noqa: RUF009 - frozen
+
+    @classmethod
+    def of(
+        cls,
+        clients_per_round: int,
+        sampler: Sampler | None,
+        transforms: Sequence[Transform],
+        aggregator: Aggregator | None,
+        weights: str,
+    ) -> "Pipeline":
+        """Put together what a user asks for; `weights` is a short way to name the mean."""
+        if aggregator is not None and weights != "clients":
+            raise ConfigError(f"weights={weights!r} is for the mean; leave it out where aggregator= is given")
+        chosen = ExactMean(weights) if aggregator is None else aggregator
+        own = FixedSize(clients_per_round) if sampler is None else sampler
+        for name, part, kind in (("sampler", own, Sampler), ("aggregator", chosen, Aggregator)):
+            if not isinstance(part, kind):
+                raise ConfigError(f"{name} must be a fedgbo.{kind.__name__}, not {part!r}")
+        for transform in transforms:
+            if not isinstance(transform, Transform):
+                raise ConfigError(f"transforms takes transforms such as ClipNorm(1.0), not {transform!r}")
+        return cls(own, tuple(transforms), chosen)
+
+    def cohort(self, clients: int, seed: int, t: int) -> list[int]:
+        """Return round t's clients, in ascending order."""
+        return self.sampler.sample(clients, stream(seed, "cohort", t))
+
+    def encode(self, upload: Upload, seed: int, t: int) -> Upload:
+        """Return what the client sends."""
+        for number, transform in enumerate(self.transforms):
+            upload = transform.encode(upload, stream(seed, "encode", t, upload.client, number))
+        return upload
+
+    def decode(self, mean: Mean, seed: int, t: int) -> Mean:
+        """Return what the server sees: the transforms in reverse order."""
+        for number, transform in reversed(list(enumerate(self.transforms))):
+            mean = transform.decode(mean, stream(seed, "decode", t, number))
+        return mean

@@ -1,0 +1,181 @@
+"""How uploads become one state: an exact mean, plain or weighted by samples, and the coordinate-wise median.
+
+A float64 sum depends on the order of its terms where it rounds. ExactSum therefore keeps what each addition rounds away
+(Knuth's TwoSum finds it exactly) in a second float64. Together they hold 106 bits: the sum is exact as long as the
+terms of a coordinate lie within a factor of 2^(83 - 2 log2 M) of each other for M float32 vectors (2^73 for 32
+clients), and of 2^(54 - 2 log2 M) for float64 ones. Beyond that it may be off by M² · 1e-32 of its largest term. So
+neither the order of clients nor the number of workers or processes changes a bit of the mean.
+"""
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgbo.core.aggregator import Aggregator
+from fedgbo.core.errors import ConfigError
+from fedgbo.core.state import State
+from fedgbo.core.upload import Upload
+from fedgbo.native import TYPES, library
+
+HELD = 32 * 2**20  # bytes of uploads that are added in one pass: several vectors cost little more than one
+
+
+class ExactSum:
+    """A sum of vectors, total + rest, exact unless the terms differ by more than 106 bits can hold."""
+
+    def __init__(self, total: Tensor, rest: Tensor | None = None) -> None:
+        self.total = total  # (P,) float64
+        self.rest = torch.zeros_like(total) if rest is None else rest  # (P,) float64
+
+    @classmethod
+    def like(cls, x: Tensor) -> "ExactSum":
+        """Return an empty sum of vectors like this one."""
+        return cls(torch.zeros_like(x, dtype=torch.float64))
+
+    def add(self, *vectors: Tensor) -> None:
+        """Add vectors of one length and floating type, in one pass."""
+        native = library() if self.total.is_cpu else None
+        if native is None or any(x.dtype not in TYPES or x.dtype != vectors[0].dtype for x in vectors):
+            for x in vectors:
+                self._add(x.to(torch.float64))
+            return
+        vectors = tuple(x.contiguous() for x in vectors)
+        addresses = (ctypes.c_void_p * len(vectors))(*(x.data_ptr() for x in vectors))
+        add = getattr(native, f"fedgbo_add_{TYPES[vectors[0].dtype]}")
+        add(self.total.numel(), len(vectors), addresses, self.total.data_ptr(), self.rest.data_ptr())
+
+    def _add(self, x: Tensor) -> None:
+        t = self.total + x
+        z = t - self.total
+        self.rest += (self.total - (t - z)) + (x - z)
+        self.total = t
+
+    def mean(self, weight: int, dtype: torch.dtype) -> Tensor:
+        """Return the sum over `weight`, computed in float64 and rounded to `dtype`."""
+        native = library() if self.total.is_cpu and dtype in TYPES else None
+        if native is None:
+            return ((self.total + self.rest) / weight).to(dtype)
+        mean = torch.empty_like(self.total, dtype=dtype)
+        addresses = self.total.data_ptr(), self.rest.data_ptr()
+        getattr(native, f"fedgbo_mean_{TYPES[dtype]}")(self.total.numel(), *addresses, weight, mean.data_ptr())
+        return mean
+
+
+@dataclass(frozen=True)
+class ExactMean(Aggregator):
+    """The mean over clients or, with by="samples", over their samples: Σ n_i u_i / Σ n_i."""
+
+    by: str = "clients"
+
+    def __post_init__(self) -> None:
+        if self.by not in ("clients", "samples"):
+            raise ConfigError(f'weights must be "clients" or "samples", not {self.by!r}')
+
+    def weight(self, upload: Upload) -> int:
+        return upload.samples if self.by == "samples" else 1
+
+    def combine(self, uploads: Iterable[Upload]) -> State:
+        total = WeightedSum(self)
+        for upload in uploads:
+            total.add(upload)
+        total.settle()
+        return total.mean()
+
+
+class WeightedSum:
+    """Exact sums of every vector that clients upload, and the sum of the clients' weights.
+
+    Uploads are held, up to a limit, and added several at a time, in one pass over the numbers.
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        self.sums: dict[str, ExactSum] = {}
+        self.weight = 0
+        self.dtype = torch.float64
+        self._aggregator = aggregator
+        self._held: list[tuple[Upload, tuple[int, ...]]] = []
+        self._nbytes = 0
+
+    def add(self, upload: Upload) -> None:
+        """Count an upload in; nobody may write into it afterwards."""
+        self._held.append((upload, _versions(upload)))
+        self._nbytes += upload.state.nbytes
+        if self._nbytes >= HELD:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add the uploads that are held, so that `sums` and `weight` are complete."""
+        if not self._held:
+            return
+        for upload, versions in self._held:
+            if _versions(upload) != versions:
+                raise ConfigError(
+                    f"the vectors that client {upload.client} uploaded were changed afterwards; "
+                    "client_update must return vectors of its own, not a buffer that it uses again"
+                )
+        uploads = [upload for upload, _ in self._held]
+        check_alike(uploads)
+        vectors = [upload.state.tensors() for upload in uploads]
+        if self.sums and self.sums.keys() != vectors[0].keys():
+            raise ConfigError(_NAMES.format(", ".join(vectors[0]), ", ".join(self.sums)))
+        weights = [self._aggregator.weight(upload) for upload in uploads]
+        for name, x in vectors[0].items():
+            terms = [one[name] for one in vectors]
+            if any(weight != 1 for weight in weights):  # exact for float32 vectors and weights below 2^29
+                terms = [term.to(torch.float64) * weight for term, weight in zip(terms, weights, strict=True)]
+            self.sums.setdefault(name, ExactSum.like(x)).add(*terms)
+        self.weight += sum(weights)
+        self.dtype = vectors[0]["params"].dtype
+        self._held, self._nbytes = [], 0
+
+    def mean(self) -> State:
+        """Return the mean, rounded to the type of the uploads."""
+        return State.of_tensors({name: exact.mean(self.weight, self.dtype) for name, exact in self.sums.items()})
+
+
+def _versions(upload: Upload) -> tuple[int, ...]:
+    """Return how often torch has written into each vector; it does not count that in inference mode."""
+    return tuple(0 if x.is_inference() else x._version for x in upload.state.tensors().values())
+
+
+@dataclass(frozen=True)
+class Median(Aggregator):
+    """The median of every coordinate: robust against a minority of clients that send anything at all.
+
+    Of an even number of clients it is the mean of the two middle values. All uploads are held in memory.
+    """
+
+    def combine(self, uploads: Iterable[Upload]) -> State:
+        held = list(uploads)
+        check_alike(held)
+        tensors = [upload.state.tensors() for upload in held]
+        return State.of_tensors({name: _median([one[name] for one in tensors]) for name in tensors[0]})
+
+
+def _median(vectors: Sequence[Tensor]) -> Tensor:
+    ordered = torch.stack(list(vectors)).sort(dim=0).values
+    low, high = ordered[(len(vectors) - 1) // 2], ordered[len(vectors) // 2]
+    return low + (high - low) / 2
+
+
+_NAMES = "a client uploads {}, and another one {}; client_update must return the same statistics on every client"
+
+
+def check_alike(uploads: Sequence[Upload]) -> None:
+    """Raise unless all clients upload vectors of the same names and shapes."""
+    for upload in uploads[1:]:
+        first, other = uploads[0].state.tensors(), upload.state.tensors()
+        if first.keys() != other.keys():
+            raise ConfigError(_NAMES.format(", ".join(other), ", ".join(first)))
+        for name, x in other.items():
+            if x.shape != first[name].shape:
+                raise ConfigError(
+                    f"clients upload vectors of shape {tuple(first[name].shape)} and {tuple(x.shape)}, which cannot be "
+                    "combined; client_update must return vectors as long as the model"
+                )
+
+
+AGGREGATORS: dict[str, type[Aggregator]] = {"exactmean": ExactMean, "median": Median}
