@@ -1,33 +1,30 @@
-"""What takes part in the bench: each in a process of its own, that works when it is told to."""
+"""The contenders of the bench, each in a process of its own that works on request."""
 
 import itertools
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from fedgbo.algorithms import FedAvg, FedGBO
 from fedgbo.bench.crowd import crowd
 from fedgbo.bench.plain import PlainLoop
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.state import State
-from fedgbo.engines.ahead import Cohorts, LooksAhead, Played
-from fedgbo.engines.allocator import keep_freed_memory
-from fedgbo.engines.engine import Engine
+from fedgbo.costs.operations import Meter
+from fedgbo.engines.device import keep_freed_memory
 from fedgbo.engines.select import engine_for
-from fedgbo.engines.serial import CohortResult
 from fedgbo.optimisers import SGD, SGDm
+from fedgbo.pipeline import Pipeline
+from fedgbo.pipeline.samplers import FixedSize
+from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.loop import cores
-from fedgbo.runs.prices import Prices
 from fedgbo.runs.record import Ledger
-from fedgbo.runs.round import Progress
-from fedgbo.runs.rounds import Rounds
+from fedgbo.runs.round import Progress, Rounds
 from fedgbo.tasks import TASKS
 from fedgbo.tasks.task import Task
 
@@ -66,7 +63,7 @@ class Lap:
     rounds: int
     steps: int  # of all clients together; of a product, floating point operations
     seconds: float
-    server_seconds: float = 0.0  # of them, sampling, averaging, the server's step and the books
+    server_seconds: float = 0.0  # of them, sampling, averaging, server_update and accounting
     peak_bytes: int = 0  # resident memory since the process began, data files' pages included
     file_bytes: int = 0  # of the memory now, pages of files, which the system may take back
 
@@ -76,6 +73,13 @@ class Lap:
         return self.steps / self.seconds
 
 
+class Turn(NamedTuple):
+    """One round of a contender."""
+
+    steps: int
+    server_seconds: float = 0.0
+
+
 def prepare(who: Contender) -> Work:
     """Build all that is needed, warm up, and return a function that works for about so many seconds."""
     if who.kind == "product":
@@ -83,7 +87,7 @@ def prepare(who: Contender) -> Work:
     if who.kind == "plain":
         torch.set_num_threads(cores())
         loop = PlainLoop(who.build_task(), who.local_steps, who.lr, BETA if who.algorithm == "fedgbo" else None)
-        return _laps(loop.round)
+        return _laps(lambda t: Turn(loop.round(t)))
     return _ours(who)
 
 
@@ -91,49 +95,17 @@ def _ours(who: Contender) -> Work:
     keep_freed_memory()
     torch.set_num_threads(1)
     task, algorithm = who.build_task(), who.build_algorithm()
-    engine = _Timed(engine_for(task, algorithm, seed=0, workers=who.workers or cores()))
-    rounds = Rounds(engine, algorithm, who.local_steps, Prices.of(engine))
+    engine = engine_for(task, algorithm, seed=0, workers=who.workers or cores())
+    pipeline = Pipeline(FixedSize(task.cohort_size))
+    rounds = Rounds(engine, algorithm, who.local_steps, pipeline, Accounts.of(engine), Meter(algorithm))
     progress = Progress(algorithm.init(engine.initial_params), Ledger(), rounds=sys.maxsize)
 
-    def one(t: int) -> int:
+    def one(t: int) -> Turn:
         nonlocal progress
         progress = rounds.next(progress)
-        return task.cohort_size * who.local_steps
+        return Turn(task.cohort_size * who.local_steps, progress.seconds["server"])
 
-    return _laps(one, engine)
-
-
-class _Timed:
-    """An engine, and how long it trained."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._looks_ahead = engine if isinstance(engine, LooksAhead) else None
-        self.task, self.seed, self.model = engine.task, engine.seed, engine.model
-        self.initial_params, self.sample = engine.initial_params, engine.sample
-        self.seconds = 0.0
-
-    def train(
-        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
-    ) -> CohortResult:
-        """Train, and take the time; averaging is the server's."""
-        began = time.perf_counter()
-        result = self._engine.train(algorithm, down, cohort, steps, t)
-        self.seconds += time.perf_counter() - began - result.averaging_seconds
-        return result
-
-    def ahead(self, algorithm: FederatedAlgorithm, server: State, cohorts: Cohorts, steps: int, t: int) -> list[Played]:
-        """Run rounds ahead if the engine can, and take the time, without the server's."""
-        if self._looks_ahead is None:
-            return []
-        began = time.perf_counter()
-        played = self._looks_ahead.ahead(algorithm, server, cohorts, steps, t)
-        self.seconds += time.perf_counter() - began - sum(one.server_seconds for one in played)
-        return played
-
-    def evaluate(self, params: Tensor) -> dict[str, float]:
-        """Evaluate."""
-        return self._engine.evaluate(params)
+    return _laps(one)
 
 
 def _product() -> Work:
@@ -141,25 +113,23 @@ def _product() -> Work:
     a, b = torch.randn(SQUARE, SQUARE), torch.randn(SQUARE, SQUARE)
     out = torch.empty(SQUARE, SQUARE)
 
-    def one(t: int) -> int:
+    def one(t: int) -> Turn:
         torch.mm(a, b, out=out)
-        return 2 * SQUARE**3
+        return Turn(2 * SQUARE**3)
 
     return _laps(one)
 
 
-def _laps(one: Callable[[int], int], engine: _Timed | None = None) -> Work:
+def _laps(one: Callable[[int], Turn]) -> Work:
     """Return a function that does one round after the other until the time is over."""
     done = itertools.count()
 
     def lap(seconds: float) -> Lap:
         rounds = steps = 0
-        trained = engine.seconds if engine else 0.0
-        began = time.perf_counter()
+        server, began = 0.0, time.perf_counter()
         while (took := time.perf_counter() - began) < seconds or rounds == 0:
-            steps += one(next(done))
-            rounds += 1
-        server = took - (engine.seconds - trained) if engine else 0.0
+            turn = one(next(done))
+            steps, server, rounds = steps + turn.steps, server + turn.server_seconds, rounds + 1
         return Lap(rounds, steps, took, server, *_memory())
 
     lap(0.0)  # warm up

@@ -29,7 +29,7 @@ from fedgbo.bench.plain import PlainLoop
 from fedgbo.bench.race import BenchError
 from fedgbo.bench.report import LEARNING_RATES
 from fedgbo.core.errors import ConfigError, MissingExtraError, unknown
-from fedgbo.engines.batches import minibatches
+from fedgbo.engines.plain import minibatches
 from fedgbo.runs.loop import cores
 from fedgbo.tasks import TASKS
 

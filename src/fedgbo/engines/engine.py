@@ -67,7 +67,10 @@ class Engine(Protocol):
     model: FlatModel
     initial_params: Tensor
     sample: tuple[Tensor, Tensor]  # a small batch
-    choice: str  # how clients take their local steps, and why; `fedgbo run --explain` prints it
+
+    @property
+    def choice(self) -> str:
+        """How clients take their local steps; `fedgbo run --explain` prints it."""
 
     def train(self, work: Round) -> Gathered:
         """Run `client_update` once for every client of the cohort, and combine the uploads."""

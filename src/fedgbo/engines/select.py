@@ -77,7 +77,7 @@ def explain(engine: Engine) -> str:
 
 
 def _worth(plain: PlainEngine, workers: int) -> bool:
-    """Return whether threads pay: several workers, a model large enough, and no random numbers that they would share."""
+    """Return whether threads pay: several workers, a large model, and no random numbers that they would share."""
     task = plain.task
     batch = task.batch_size or len(task.data.train) // task.data.clients
     if workers < 2 or plain.draws:

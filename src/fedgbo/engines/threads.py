@@ -165,7 +165,7 @@ class ThreadedEngine:
 
 
 def _results(futures: deque[Future[T]], but: int = 0) -> Iterator[T]:
-    """Take results from the left until `but` futures are left; a future stays in the queue until its result is there."""
+    """Take results from the left until `but` futures are left; a future stays until its result is there."""
     while len(futures) > but:
         result = futures[0].result()
         futures.popleft()
