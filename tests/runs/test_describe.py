@@ -19,6 +19,7 @@ OBJECTS = [
     fedgbo.MFL(fedgbo.RMSProp(lr=0.1, beta=0.9)),
     fedgbo.Mimelite(fedgbo.Adam(lr=0.1, beta1=0.9)),
     fedgbo.MimeXlite(fedgbo.Adam(lr=0.1, beta1=0.9), objective=[fedgbo.MaxEntropy(1.0)]),
+    fedgbo.SCAFFOLD(fedgbo.SGD(lr=0.1), server_lr=fedgbo.Exponential(1.0, factor=0.9)),
 ]
 
 

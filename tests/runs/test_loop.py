@@ -7,7 +7,7 @@ from torch import nn
 
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
-from fedgbo.engines.serial import SerialEngine
+from fedgbo.engines.plain import PlainEngine
 from fedgbo.runs.folder import RunFolder
 from tests.conftest import make_task
 
@@ -90,13 +90,15 @@ def test_a_callback_stops_the_run(task):
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_what_is_sent_is_counted(name):
     """Table 1: downloads and uploads in units of |x|, for SGDm."""
-    down, up = {"mfl": (2, 2), "mimelite": (2, 2), "mimexlite": (2, 2), "fedgbo": (2, 1)}.get(name, (1, 1))
+    down = {"mfl": (2, 2), "mimelite": (2, 2), "mimexlite": (2, 2), "fedgbo": (2, 1), "scaffold": (2, 2)}
+    down, up = down.get(name, (1, 1))
     sgd, sgdm = fedgbo.SGD(lr=0.1), fedgbo.SGDm(lr=0.1, beta=0.9)
     algorithm = {
         "fedavg": lambda: fedgbo.FedAvg(sgd),
         "fedprox": lambda: fedgbo.FedProx(sgd, mu=0.1),
         "fedmax": lambda: fedgbo.FedMAX(sgd, beta=0.1),
         "adaptivefedopt": lambda: fedgbo.AdaptiveFedOpt(sgd, sgdm),
+        "scaffold": lambda: fedgbo.SCAFFOLD(sgd),
     }.get(name, lambda: ALGORITHMS[name](sgdm))()
     last = fedgbo.run(make_task(clients_per_round=3), algorithm, rounds=2).history[-1]
     size = (3 * 4 + 4 + 4 * 2 + 2) * 4  # bytes of |x|
@@ -145,7 +147,7 @@ def test_resume_is_bit_for_bit(tmp_path, stop_at):
 def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path, monkeypatch):
     task = make_task(batch_size=4, clients_per_round=2)
     whole = fedgbo.run(task, GBO, rounds=6, eval_every=2)
-    evaluate, calls = SerialEngine.evaluate, []
+    evaluate, calls = PlainEngine.evaluate, []
 
     def interrupted(engine, params):
         calls.append(params)
@@ -153,7 +155,7 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path, monkeypatch
             raise KeyboardInterrupt
         return evaluate(engine, params)
 
-    monkeypatch.setattr(SerialEngine, "evaluate", interrupted)
+    monkeypatch.setattr(PlainEngine, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fedgbo.run(task, GBO, rounds=6, eval_every=2, out=tmp_path / "run")
     resumed = fedgbo.run(task, GBO, rounds=6, eval_every=2, out=tmp_path / "run", resume=True)

@@ -64,13 +64,13 @@ def _check_optimiser(optimiser: Optimiser) -> None:
         if tracked.keys() != stats.keys():
             raise ConfigError(f"{name}.track returns {sorted(tracked)}, but init returns {sorted(stats)}")
         stats = tracked
+    if isinstance(optimiser, AffineOptimiser):
+        _check_affine(optimiser, params, stats, draw)
     grad = draw()
     updated = _pure(f"{name}.update", optimiser.update, params, stats, grad)
     _check_vector(f"{name}.update", updated, LENGTH)
     moved, _ = _pure(f"{name}.step", optimiser.step, params, stats, grad)
     _check_vector(f"{name}.step", moved, LENGTH)
-    if isinstance(optimiser, AffineOptimiser):
-        _check_affine(optimiser, params, stats, draw)
 
 
 def _check_affine(optimiser: AffineOptimiser, params: Tensor, stats: Stats, draw: Callable[[], Tensor]) -> None:
