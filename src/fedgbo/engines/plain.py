@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
 from fedgbo.core.errors import ConfigError, DivergenceError
-from fedgbo.core.objective import Term
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, name_of, permutation, stream, torch_seed
 from fedgbo.core.upload import Upload
@@ -30,8 +29,8 @@ class Descent(Protocol):
 
     choice: str  # how, in a few words
 
-    def takes(self, terms: Sequence[Term]) -> bool:
-        """Return whether the objective may have these terms; else the textbook loop is used."""
+    def takes(self, client: "SimulatedClient", params: Tensor) -> bool:
+        """Return whether this is for the client's objective terms; else the textbook loop is used."""
 
     def descend(self, client: "SimulatedClient", params: Tensor, step: AffineStep) -> Tensor:
         """Take a client's local steps from `params`; return y_K and note the losses in `client.losses`."""
@@ -42,8 +41,8 @@ class InPlace:
 
     choice = "local steps in place"
 
-    def takes(self, terms: Sequence[Term]) -> bool:
-        return all(type(term).gradient is Term.gradient for term in terms)
+    def takes(self, client: "SimulatedClient", params: Tensor) -> bool:
+        return all(term.gradient(params, client.start) is None for term in client.terms)
 
     def descend(self, client: "SimulatedClient", params: Tensor, step: AffineStep) -> Tensor:
         client.model.params.copy_(params)
@@ -219,7 +218,7 @@ class SimulatedClient(Client):
 
     def descend(self, params: Tensor, optimiser: Optimiser, stats: Stats) -> Tensor:
         descent = self._engine.descent
-        if descent is None or not isinstance(optimiser, AffineOptimiser) or not descent.takes(self.terms):
+        if descent is None or not isinstance(optimiser, AffineOptimiser) or not descent.takes(self, params):
             return super().descend(params, optimiser, stats)
         return descent.descend(self, params, optimiser.fixed(stats).like(params))
 

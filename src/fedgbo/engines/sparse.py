@@ -1,13 +1,11 @@
 """Local steps of a linear model on sparse samples: all K steps of a client in one call of C code (native/sparse.c)."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core.objective import Proximal, Term
+from fedgbo.core.objective import Proximal
 from fedgbo.core.optimiser import AffineStep
 from fedgbo.data.sparse import SparseSamples
 from fedgbo.engines.plain import SimulatedClient
@@ -29,8 +27,8 @@ class SparseDescent:
         self._columns = [np.require(getattr(samples, name), kind, "C") for name, kind in COLUMNS.items()]
         self._addresses = [column.ctypes.data for column in self._columns]
 
-    def takes(self, terms: Sequence[Term]) -> bool:
-        return all(type(term) is Proximal for term in terms)
+    def takes(self, client: SimulatedClient, params: Tensor) -> bool:
+        return all(type(term) is Proximal for term in client.terms)
 
     def descend(self, client: SimulatedClient, params: Tensor, step: AffineStep) -> Tensor:
         y, batch = params.clone(), self._batch
