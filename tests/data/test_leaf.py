@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from fedgbo.core.errors import DataError
-from fedgbo.data import jsonscan
+from fedgbo.data import leaf
 from fedgbo.data.archives import source_files
 from fedgbo.data.leaf import check_same_users, leaf_files, users
 
@@ -29,7 +29,7 @@ def read(path):
 @pytest.mark.parametrize("ascii_only", [True, False])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_reads_back_what_json_wrote_at_any_chunk_size(tmp_path, monkeypatch, chunk, ascii_only, indent):
-    monkeypatch.setattr(jsonscan, "CHUNK", chunk)
+    monkeypatch.setattr(leaf, "CHUNK", chunk)
     data = {"user_data": {u: {"x": x, "y": y} for u, (x, y) in NASTY.items()}, "hierarchies": [None, True, 1.5]}
     text = json.dumps({"n": 12, "users": list(NASTY), **data}, ensure_ascii=ascii_only, indent=indent)
     (tmp_path / "a.json").write_text(text, encoding="utf-8")

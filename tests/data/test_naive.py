@@ -1,9 +1,8 @@
 import numpy as np
 
-from fedgbo.data.federated import FederatedData
-from fedgbo.data.naive import compare_memory
+from fedgbo.data.federated import FederatedData, compare_memory
+from fedgbo.data.shakespeare import window_data
 from fedgbo.data.synthetic_text import synthetic_text
-from fedgbo.data.text_data import window_data
 
 
 def test_text_stored_once_takes_a_fiftieth_and_less():

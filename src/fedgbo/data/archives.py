@@ -1,10 +1,11 @@
-"""Public files as people have them: plain, .xz, .gz or .bz2, in parts, in folders, and inside .zip or .tar archives.
+"""Public files as users have them: plain, .xz, .gz or .bz2, in parts, in folders, and inside .zip or .tar archives.
 
-Nothing is ever extracted: members are read in place, in a stream, so no name in an archive reaches the disk.
+Nothing is ever extracted: members are read in place, as streams, so no name in an archive reaches the disk.
 """
 
 import bz2
 import gzip
+import io
 import lzma
 import re
 import shutil
@@ -13,15 +14,14 @@ import tempfile
 import weakref
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from fedgbo.core.errors import DataError
-from fedgbo.data.joined import joined
 
 MAGIC: dict[bytes, Callable[[BinaryIO], object]] = {
     b"\xfd7zXZ\x00": lzma.LZMAFile,
@@ -39,35 +39,35 @@ class SourceFile:
 
     name: str
     where: str
-    plain: Path | None  # the file itself, where it lies uncompressed on disk
+    plain: Path | None  # the file itself, if it lies uncompressed on disk
     raw: Callable[[], BinaryIO]
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """Read the decompressed bytes as a stream; damage met inside the `with` becomes a DataError with the name."""
+        """Read the decompressed bytes as a stream; damage found inside the `with` becomes a DataError with the name."""
         with _damage(self.where), self.raw() as raw, _decompressed(raw) as stream:
             yield stream
 
     @contextmanager
     def open_seekable(self) -> Iterator[BinaryIO]:
-        """Like `open`, but cheap to seek in: what is not plain on disk goes through a nameless temporary file."""
+        """Like `open`, but cheap to seek in: a file that is not plain on disk is copied to an unnamed temporary one."""
         if self.plain is not None:
             with _damage(self.where), self.plain.open("rb") as file:
                 yield file
             return
-        with tempfile.TemporaryFile() as file:
+        with tempfile.TemporaryFile() as copy:
             with self.open() as stream:
-                shutil.copyfileobj(stream, file, 1 << 20)
-            file.seek(0)
+                shutil.copyfileobj(stream, copy, 1 << 20)
+            copy.seek(0)
             with _damage(self.where):
-                yield cast(BinaryIO, file)
+                yield cast(BinaryIO, copy)
 
 
 def source_files(path: Path) -> list[SourceFile]:
-    """List what can be read at `path`: a file, the members of an archive, or all of these under a folder.
+    """List the readable files at `path`: a file, the members of an archive, or all of these under a folder.
 
-    A folder's files come in the order of their names; an archive's members in its own order, which is the fast one.
-    Hidden files and what macOS adds to archives are left out. An archive with unsafe names is refused.
+    A folder's files are sorted by name; an archive's members keep the archive's order, which is the fastest. Hidden
+    files and those that macOS adds to archives are left out. An archive with unsafe names is refused.
     """
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path).as_posix()))
@@ -81,11 +81,13 @@ def source_files(path: Path) -> list[SourceFile]:
 
 
 def _expand(whole: Path, parts: list[Path], root: Path) -> list[SourceFile]:
-    """List one file, which may be in parts: itself, or the members if it is an archive."""
+    """List one file, which may be in parts: itself, or its members if it is an archive."""
     where = str(whole)
 
     def raw() -> BinaryIO:
-        return parts[0].open("rb") if len(parts) == 1 else joined(parts)
+        if len(parts) == 1:
+            return parts[0].open("rb")
+        return cast(BinaryIO, io.BufferedReader(_JoinedParts(parts), buffer_size=1 << 20))
 
     with _damage(where), raw() as file:
         packed = file.read(6)
@@ -100,18 +102,47 @@ def _expand(whole: Path, parts: list[Path], root: Path) -> list[SourceFile]:
     return [SourceFile(_stem(whole.relative_to(root).as_posix()), where, plain, raw)]
 
 
+class _JoinedParts(io.RawIOBase):
+    """Several files as one: large public files are often distributed in parts."""
+
+    def __init__(self, parts: Sequence[Path]) -> None:
+        self._parts = parts
+        self._sizes = [part.stat().st_size for part in parts]
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: sum(self._sizes)}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        start = 0
+        for part, size in zip(self._parts, self._sizes, strict=True):
+            if self._position < start + size:
+                with part.open("rb") as file:
+                    file.seek(self._position - start)
+                    count = file.readinto(buffer)
+                self._position += count
+                return count
+            start += size
+        return 0
+
+
 def _zip_members(where: str, raw: Callable[[], BinaryIO]) -> list[SourceFile]:
     with _damage(where):
         file = raw()
         archive = zipfile.ZipFile(file)
-        weakref.finalize(archive, file.close)  # it stays open for its members
+        weakref.finalize(archive, file.close)  # the members need the file for as long as the archive lives
     infos = archive.infolist()
     _check_names([info.orig_filename for info in infos], where)
-    return [
-        _member(info.filename, where, partial(archive.open, info))
-        for info in infos
-        if not info.is_dir() and not _hidden(info.filename)
-    ]
+    found = [(info.filename, partial(archive.open, info)) for info in infos if not info.is_dir()]
+    return [_member(name, where, opener) for name, opener in found if not _hidden(name)]
 
 
 def _tar_members(where: str, raw: Callable[[], BinaryIO]) -> list[SourceFile]:
@@ -121,11 +152,8 @@ def _tar_members(where: str, raw: Callable[[], BinaryIO]) -> list[SourceFile]:
         weakref.finalize(archive, file.close)
         infos = archive.getmembers()
     _check_names([info.name for info in infos], where)
-    return [
-        _member(info.name, where, partial(archive.extractfile, info))
-        for info in infos
-        if info.isreg() and not _hidden(info.name)
-    ]
+    found = [(info.name, partial(archive.extractfile, info)) for info in infos if info.isreg()]
+    return [_member(name, where, opener) for name, opener in found if not _hidden(name)]
 
 
 def _member(name: str, where: str, raw: Callable[[], object]) -> SourceFile:
@@ -137,7 +165,7 @@ def _check_names(names: list[str], where: str) -> None:
         parts = PurePosixPath(name.replace("\\", "/")).parts
         if ".." in parts or name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name):
             raise DataError(
-                f"{where} has a member named {name!r}, which points outside the archive; it is refused whole"
+                f"{where} has a member named {name!r}, which points outside the archive; the archive is refused"
             )
 
 
@@ -168,12 +196,11 @@ def _decompressed(raw: BinaryIO) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _damage(where: str) -> Iterator[None]:
+    """Turn what the libraries raise on damaged files into a DataError that names the file."""
     try:
         yield
     except NotImplementedError as error:
-        raise DataError(
-            f"{where} is compressed in a way that cannot be read here ({error}); unpack it first"
-        ) from error
+        raise DataError(f"{where} has an unsupported compression ({error}); unpack it first") from error
     except DAMAGE as error:
         raise DataError(f"{where} cannot be read: damaged or cut short ({error}); get it again") from error
     except RuntimeError as error:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import ConfigError
 from fedgbo.costs.flops import forward_macs
-from fedgbo.data.sparse import SparseSamples
+from fedgbo.data.samples import SparseSamples
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.measured import MeasuredEngine
 from fedgbo.engines.parallel import ParallelEngine

@@ -14,8 +14,7 @@ from fedgbo.core.objective import Proximal
 from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.core.random import name_of
 from fedgbo.core.state import State
-from fedgbo.data.samples import Samples
-from fedgbo.data.sparse import SparseSamples
+from fedgbo.data.samples import Samples, SparseSamples
 from fedgbo.engines.affine import affine, full, is_multiple, simple
 from fedgbo.engines.ahead import Cohorts, Played, Recurrence, recurrence
 from fedgbo.engines.layers.native import library

@@ -11,7 +11,7 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.random import permutation
-from fedgbo.data.heldout import hold_out
+from fedgbo.data.federated import hold_out
 from fedgbo.runs.describe import build, describe
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
