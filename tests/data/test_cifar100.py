@@ -241,7 +241,7 @@ def test_cut_short_between_rows_and_empty(tmp_path):
 
 def test_half_a_data_set_and_none(tmp_path):
     lay_down(tmp_path, {"train": pickled(TRAIN)})
-    with pytest.raises(DataError, match="has train but not test; give the folder or archive of cifar-100-python"):
+    with pytest.raises(DataError, match="has train but not test; cifar-100-python needs both"):
         read(tmp_path)
     with pytest.raises(DataError, match=r"it has notes\.txt, and needs one of: fed_cifar100_train\.h5"):
         read(lay_down(tmp_path / "other", {"notes.txt": b"hello"}))

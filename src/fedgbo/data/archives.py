@@ -51,16 +51,12 @@ class SourceFile:
     @contextmanager
     def open_seekable(self) -> Iterator[BinaryIO]:
         """Like `open`, but cheap to seek in: a file that is not plain on disk is copied to an unnamed temporary one."""
-        if self.plain is not None:
-            with _damage(self.where), self.plain.open("rb") as file:
-                yield file
-            return
-        with tempfile.TemporaryFile() as copy:
-            with self.open() as stream:
-                shutil.copyfileobj(stream, copy, 1 << 20)
-            copy.seek(0)
-            with _damage(self.where):
-                yield cast(BinaryIO, copy)
+        with _damage(self.where), tempfile.TemporaryFile() if self.plain is None else self.plain.open("rb") as file:
+            if self.plain is None:
+                with self.open() as stream:
+                    shutil.copyfileobj(stream, file, 1 << 20)
+                file.seek(0)
+            yield cast(BinaryIO, file)
 
 
 def source_files(path: Path) -> list[SourceFile]:
@@ -74,15 +70,25 @@ def source_files(path: Path) -> list[SourceFile]:
         groups: dict[Path, list[Path]] = {}
         for p in found:
             groups.setdefault(p.with_name(PART.sub("", p.name)), []).append(p)
-        return [s for whole, parts in groups.items() for s in _expand(whole, sorted(parts, key=_number), path)]
+        return [file for whole, parts in groups.items() for file in _expand(whole, parts, path)]
     if not path.is_file():
         raise DataError(f"{path} does not exist; give a file, an archive or a folder")
     return _expand(path, [path], path.parent)
 
 
+def raw_file(path: Path, choose: Callable[[list[SourceFile]], list[SourceFile]], kind: str) -> SourceFile | None:
+    """Return the only file at `path` unless it is JSON, else the only one that `choose` finds, if any."""
+    files = source_files(path)
+    found = files if len(files) == 1 and not files[0].name.endswith(".json") else choose(files)
+    if len(found) > 1:
+        raise DataError(f"{path} has several {kind}: {', '.join(file.name for file in found)}; give the path of one")
+    return found[0] if found else None
+
+
 def _expand(whole: Path, parts: list[Path], root: Path) -> list[SourceFile]:
     """List one file, which may be in parts: itself, or its members if it is an archive."""
     where = str(whole)
+    parts = sorted(parts, key=lambda part: int(PART.findall(part.name)[0]) if PART.search(part.name) else -1)
 
     def raw() -> BinaryIO:
         if len(parts) == 1:
@@ -95,9 +101,9 @@ def _expand(whole: Path, parts: list[Path], root: Path) -> list[SourceFile]:
         with _decompressed(file) as stream:
             head = stream.read(262)
     if head[:4] in (b"PK\x03\x04", b"PK\x05\x06") and head[:6] == packed:
-        return _zip_members(where, raw)
+        return _members(where, raw, zipped=True)
     if head[257:262] == b"ustar" or (head and TAR.search(whole.name)):
-        return _tar_members(where, raw)
+        return _members(where, raw, zipped=False)
     plain = parts[0] if len(parts) == 1 and head[:6] == packed else None
     return [SourceFile(_stem(whole.relative_to(root).as_posix()), where, plain, raw)]
 
@@ -134,48 +140,28 @@ class _JoinedParts(io.RawIOBase):
         return 0
 
 
-def _zip_members(where: str, raw: Callable[[], BinaryIO]) -> list[SourceFile]:
+def _members(where: str, raw: Callable[[], BinaryIO], *, zipped: bool) -> list[SourceFile]:
+    """List the members of an archive, which stays open as long as they are used."""
+    archive: Any
     with _damage(where):
         file = raw()
-        archive = zipfile.ZipFile(file)
-        weakref.finalize(archive, file.close)  # the members need the file for as long as the archive lives
-    infos = archive.infolist()
-    _check_names([info.orig_filename for info in infos], where)
-    found = [(info.filename, partial(archive.open, info)) for info in infos if not info.is_dir()]
-    return [_member(name, where, opener) for name, opener in found if not _hidden(name)]
-
-
-def _tar_members(where: str, raw: Callable[[], BinaryIO]) -> list[SourceFile]:
-    with _damage(where):
-        file = raw()
-        archive = tarfile.TarFile.open(fileobj=file, mode="r:*")
+        archive = zipfile.ZipFile(file) if zipped else tarfile.TarFile.open(fileobj=file, mode="r:*")
         weakref.finalize(archive, file.close)
-        infos = archive.getmembers()
-    _check_names([info.name for info in infos], where)
-    found = [(info.name, partial(archive.extractfile, info)) for info in infos if info.isreg()]
-    return [_member(name, where, opener) for name, opener in found if not _hidden(name)]
-
-
-def _member(name: str, where: str, raw: Callable[[], object]) -> SourceFile:
-    return SourceFile(_stem(name), f"{name} in {where}", None, cast(Callable[[], BinaryIO], raw))
-
-
-def _check_names(names: list[str], where: str) -> None:
-    for name in names:
-        parts = PurePosixPath(name.replace("\\", "/")).parts
-        if ".." in parts or name.startswith(("/", "\\")) or re.match(r"[A-Za-z]:", name):
-            raise DataError(
-                f"{where} has a member named {name!r}, which points outside the archive; the archive is refused"
-            )
+        infos = archive.infolist() if zipped else archive.getmembers()
+    found = []
+    for info in infos:
+        name, stored = (info.filename, info.orig_filename) if zipped else (info.name, info.name)
+        outside = ".." in PurePosixPath(stored.replace("\\", "/")).parts or stored.startswith(("/", "\\"))
+        if outside or re.match(r"[A-Za-z]:", stored):
+            raise DataError(f"{where} has a member named {stored!r}, which points outside the archive; refused")
+        regular, opener = (not info.is_dir(), archive.open) if zipped else (info.isreg(), archive.extractfile)
+        if regular and not _hidden(name):
+            found.append(SourceFile(_stem(name), f"{name} in {where}", None, partial(opener, info)))
+    return found
 
 
 def _hidden(name: str) -> bool:
     return any(part == "__MACOSX" or (part.startswith(".") and part != ".") for part in name.split("/"))
-
-
-def _number(part: Path) -> int:
-    found = PART.search(part.name)
-    return int(found[1]) if found else -1
 
 
 def _stem(name: str) -> str:

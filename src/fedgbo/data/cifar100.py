@@ -26,12 +26,7 @@ FINE, COARSE = 100, 20
 MOST = 60_000  # images of CIFAR-100; a file that announces more would only fill the memory
 
 
-class Labelled(NamedTuple):
-    """Images (N, 3, 32, 32) with their fine and coarse labels (N,), all uint8."""
-
-    images: Array
-    fine: Array
-    coarse: Array
+Labelled = tuple[Array, Array, Array]  # images (N, 3, 32, 32), fine and coarse labels (N,), all uint8
 
 
 class Format(NamedTuple):
@@ -48,8 +43,7 @@ def read_cifar100(source: Path, *, clients: int = 500, samples: int = 100, seed:
     """Read CIFAR-100 in any of the formats from `source`, a folder or an archive.
 
     Files without clients are split by Pachinko allocation as in the paper: `clients` clients with `samples` samples
-    each, drawn by `seed`. Arrays: train_images (N, 3, 32, 32), train_labels, train_offsets, test_images, test_labels,
-    and client_names if the files have names.
+    each, drawn by `seed`.
     """
     whole("clients", clients)
     whole("samples", samples)
@@ -58,16 +52,26 @@ def read_cifar100(source: Path, *, clients: int = 500, samples: int = 100, seed:
     for file in source_files(source):
         files.setdefault(PurePosixPath(file.name).name, file)
     form = _recognise(source, files)
+    train, test = files[form.train], files[form.test]
     meta = {"task": "cifar100", "source": str(source), "synthetic": False, "format": form.name}
+    arrays: dict[str, Array] = {}
     if form.reader is None:
-        arrays, test = _read_tff(files[form.train], "train"), _read_tff(files[form.test], "test")
-        arrays |= {name: test[name] for name in ("test_images", "test_labels")}
-        return Packed(arrays, meta | {"split": "as in the files"})
+        arrays["train_images"], arrays["train_labels"], arrays["train_offsets"], names = _read_tff(train)
+        arrays["test_images"], arrays["test_labels"], _, _ = _read_tff(test)
+        return Packed({**arrays, "client_names": names}, meta | {"split": "as in the files"})
     if form.classes in files:
         meta |= {"classes": _read_names(files[form.classes])}
-    test_part, train_part = form.reader(files[form.test]), form.reader(files[form.train])
-    arrays = _split(train_part, files[form.train].where, clients, samples, seed)
-    arrays |= {"test_images": test_part.images, "test_labels": test_part.fine}
+    arrays["test_images"], arrays["test_labels"], _ = form.reader(test)
+    images, fine, coarse = form.reader(train)
+    if clients * samples > len(fine):
+        few = f"{train.where} has {len(fine)} images, too few for {clients} clients with {samples} each"
+        raise DataError(f"{few}: it is cut short (CIFAR-100 has 50000), or ask for fewer clients or samples")
+    try:
+        order = np.concatenate(pachinko(coarse, fine, clients, samples, seed=seed))
+    except DataError as error:
+        raise DataError(f"{train.where}: {error}") from error
+    arrays["train_images"], arrays["train_labels"] = images[order], fine[order]
+    arrays["train_offsets"] = np.arange(clients + 1, dtype=np.int64) * samples
     return Packed(arrays, meta | {"split": f"Pachinko allocation, {clients} clients x {samples} samples, seed {seed}"})
 
 
@@ -78,30 +82,10 @@ def _recognise(source: Path, files: Mapping[str, Any]) -> Format:
     for form in FORMATS:
         for there, missing in ((form.train, form.test), (form.test, form.train)):
             if there in files:
-                raise DataError(
-                    f"{source} has {there} but not {missing}; give the folder or archive of {form.name} that has both"
-                )
+                raise DataError(f"{source} has {there} but not {missing}; {form.name} needs both")
     listed = ", ".join(sorted(files)[:5]) or "no files"
     wanted = "; ".join(f"{form.train} and {form.test} ({form.name})" for form in FORMATS)
     raise DataError(f"{source} holds CIFAR-100 in no known format: it has {listed}, and needs one of: {wanted}")
-
-
-def _split(train: Labelled, where: str, clients: int, samples: int, seed: int) -> dict[str, Array]:
-    """Distribute the training images to clients, and store them client by client."""
-    if clients * samples > len(train.fine):
-        raise DataError(
-            f"{where} has {len(train.fine)} images, too few for {clients} clients with {samples} each: it is cut short "
-            "(CIFAR-100 has 50000), or ask for fewer clients or samples"
-        )
-    try:
-        order = np.concatenate(pachinko(train.coarse, train.fine, clients, samples, seed=seed))
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
-    return {
-        "train_images": train.images[order],
-        "train_labels": train.fine[order],
-        "train_offsets": np.arange(clients + 1, dtype=np.int64) * samples,
-    }
 
 
 def _read_pickle(source: SourceFile) -> Labelled:
@@ -123,10 +107,8 @@ def _read_binary(source: SourceFile) -> Labelled:
         content = stream.read()
     width = PIXELS + 2
     if len(content) % width:
-        raise DataError(
-            f"{source.where} has {len(content)} bytes, no whole number of {width}-byte rows (it breaks off in row "
-            f"{len(content) // width}): cut short, or not CIFAR-100's binary version; get it again"
-        )
+        size = f"{len(content)} bytes, no whole number of {width}-byte rows"
+        raise DataError(f"{source.where} has {size} (it breaks off in row {len(content) // width}); get it again")
     rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, width)
     return _labelled(rows[:, 2:], rows[:, 1], rows[:, 0], source.where)
 
@@ -138,14 +120,14 @@ FORMATS = (
 )
 
 
-def _read_tff(source: SourceFile, half: str) -> dict[str, Array]:
-    """Read TFF's /examples/<client>/{image (n, 32, 32, 3) uint8, label}, client by client."""
+def _read_tff(source: SourceFile) -> tuple[Array, Array, Array, Array]:
+    """Return images and labels, client by client, the clients' offsets and their names."""
     with tff_clients(source, "image", "label") as clients:
         for name, fields in clients.items():
             if fields["image"].shape[1:] != (32, 32, 3) or fields["image"].dtype != np.uint8:
                 kind = f"{fields['image'].dtype} of shape {fields['image'].shape}"
                 raise DataError(f"{source.where}: client '{name}' has images that are {kind}, not uint8 (n, 32, 32, 3)")
-        offsets = np.cumsum([0, *(fields["image"].shape[0] for fields in clients.values())], dtype=np.int64)
+        offsets = np.cumsum([0, *(len(fields["image"]) for fields in clients.values())], dtype=np.int64)
         if offsets[-1] > MOST:
             raise DataError(f"{source.where} announces {offsets[-1]} images, CIFAR-100 has {MOST}; get it again")
         images = np.empty((offsets[-1], *SHAPE), dtype=np.uint8)
@@ -154,13 +136,7 @@ def _read_tff(source: SourceFile, half: str) -> dict[str, Array]:
             rows = slice(offsets[c], offsets[c + 1])
             images[rows] = fields["image"][()].transpose(0, 3, 1, 2)
             labels[rows] = _labels(fields["label"][()], FINE, f"{source.where}: client '{name}': label")
-        names = np.array(list(clients))
-    return {
-        f"{half}_images": images,
-        f"{half}_labels": labels,
-        f"{half}_offsets": offsets,
-        "client_names": names,
-    }
+        return images, labels, offsets, np.array(list(clients))
 
 
 def _read_names(source: SourceFile) -> list[str]:
@@ -179,12 +155,11 @@ def _labelled(pixels: Array, fine_values: Any, coarse_values: Any, where: str) -
     fine = _labels(fine_values, FINE, f"{where}: fine_labels")
     coarse = _labels(coarse_values, COARSE, f"{where}: coarse_labels")
     if not len(pixels) == len(fine) == len(coarse):
-        raise DataError(
-            f"{where} has {len(pixels)} images, {len(fine)} fine and {len(coarse)} coarse labels; get it again"
-        )
+        counts = f"{len(pixels)} images, {len(fine)} fine and {len(coarse)} coarse labels"
+        raise DataError(f"{where} has {counts}; get it again")
     if len(pixels) == 0:
         raise DataError(f"{where} has no samples; get it again")
-    return Labelled(pixels.reshape(-1, *SHAPE), fine, coarse)
+    return pixels.reshape(-1, *SHAPE), fine, coarse
 
 
 def _labels(values: Any, classes: int, where: str) -> Array:

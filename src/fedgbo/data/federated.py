@@ -68,10 +68,8 @@ class FederatedData:
             raise DataError(f"{where}: the test set is empty; pack the data again")
         whole_numbers = offsets.ndim == 1 and len(offsets) > 1 and np.issubdtype(offsets.dtype, np.integer)
         if not whole_numbers or offsets[0] != 0 or offsets[-1] != len(train) or (np.diff(offsets) < 1).any():
-            raise DataError(
-                f"{where}: train_offsets must rise from 0 to the {len(train)} training samples, with some for every "
-                "client; pack the data again"
-            )
+            rule = f"rise from 0 to the {len(train)} training samples, with some for every client"
+            raise DataError(f"{where}: train_offsets must {rule}; pack the data again")
         return cls(train, np.asarray(offsets, dtype=np.int64), test)
 
 
@@ -85,10 +83,9 @@ def require_arrays(arrays: Mapping[str, Any], needed: Iterable[str], where: str)
 def hold_out(data: FederatedData, share: float = 0.2, seed: int = 0) -> FederatedData:
     """Replace the test set by `share` of each client's training samples, to choose settings by.
 
-    The samples are drawn at random. Samples that overlap their neighbours, such as windows over a text, are not drawn:
-    the last ones are held out, and those that overlap both parts are dropped. Every client keeps at least one sample
-    to train on, so a client with a single sample (or too short a text) holds nothing out. Samples are not copied,
-    except sparse ones. The old test set is never read.
+    The samples are drawn at random. If samples overlap their neighbours, as windows over a text do, the last ones are
+    held out instead, and those that overlap both parts are dropped. Every client keeps at least one sample to train
+    on, so a client with one sample (or too short a text) holds nothing out. The old test set is never read.
     """
     if not 0 < share < 1:
         raise ConfigError(f"the share held out must be above 0 and below 1, not {share!r}; 0.2 is a good first try")
@@ -97,10 +94,8 @@ def hold_out(data: FederatedData, share: float = 0.2, seed: int = 0) -> Federate
     held = np.where(sizes - held - gap >= 1, held, 0)
     kept = np.where(held > 0, sizes - held - gap, sizes)
     if not held.any():
-        raise DataError(
-            f"no client has enough samples to hold out {share:g} of them (the largest has {sizes.max()}); "
-            "hold out a larger share, or tune on the test set"
-        )
+        few = f"no client has enough samples to hold out {share:g} of them (the largest has {sizes.max()})"
+        raise DataError(f"{few}; hold out a larger share, or tune on the test set")
     order = np.arange(sizes.sum())
     if not gap:  # shuffle each client's rows
         shuffled = permutation(len(order), seed, "held out")
@@ -115,14 +110,8 @@ def hold_out(data: FederatedData, share: float = 0.2, seed: int = 0) -> Federate
 
 @dataclass(frozen=True)
 class MemoryComparison:
-    """Bytes of all training and test samples: packed, and the naive way, with each sample as tensors of its own.
+    """Bytes of all training and test samples: packed, and the naive way, with each sample as tensors of its own."""
 
-    `naive` is measured on `built` samples and scaled to all, which is exact because all have the same size.
-    The overhead of Python objects is not counted.
-    """
-
-    samples: int
-    built: int
     naive: int
     packed: int
 
@@ -133,7 +122,7 @@ class MemoryComparison:
 
 
 def compare_memory(data: FederatedData, clients: int = 3) -> MemoryComparison:
-    """Build the first `clients` clients the naive way, and compare; all samples must have the same shape."""
+    """Build the first `clients` clients the naive way and scale to all: exact if all samples have the same shape."""
     whole("clients", clients)
     built = [data.train.batch(np.arange(*data.offsets[c : c + 2])) for c in range(min(clients, data.clients))]
     count = sum(len(targets) for _, targets in built)
@@ -142,7 +131,7 @@ def compare_memory(data: FederatedData, clients: int = 3) -> MemoryComparison:
     held = [value for half in (data.train, data.test) for value in vars(half).values()]
     arrays = {id(value): int(value.nbytes) for value in held if isinstance(value, np.ndarray | Tensor)}  # each once
     packed = sum(arrays.values()) + int(data.offsets.nbytes)
-    return MemoryComparison(samples, count, naive=used * samples // count, packed=packed)
+    return MemoryComparison(naive=used * samples // count, packed=packed)
 
 
 def _pair(pair: Pair, where: str) -> tuple[Tensor, Tensor]:
@@ -165,10 +154,8 @@ def _tensor(values: Any, where: str) -> Tensor:
     except (TypeError, ValueError) as error:
         raise DataError(f"{where} cannot be read as one array of numbers: {error}") from error
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-        first = ""
-        if tensor.ndim > 1:
-            first = f" (first in sample {int((~torch.isfinite(tensor)).flatten(1).any(1).nonzero()[0])})"
-        raise DataError(f"{where} have a NaN or an infinity{first}; clean the data first")
+        row = int((~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).nonzero()[0]) if tensor.ndim else 0
+        raise DataError(f"{where} have a NaN or an infinity (first in sample {row}); clean the data first")
     return tensor
 
 

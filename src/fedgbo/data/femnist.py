@@ -36,10 +36,8 @@ def read_femnist(source: Path) -> Packed:
 def _read_tff(files: list[SourceFile], half: str, source: Path) -> Writers:
     fitting = [file for file in files if half in file.name.rsplit("/", 1)[-1]]
     if len(fitting) != 1:
-        raise DataError(
-            f"{source} has {len(fitting)} HDF5 files with {half!r} in their names, where one is needed; "
-            "TFF's are fed_emnist_train.h5 and fed_emnist_test.h5"
-        )
+        found = f"{source} has {len(fitting)} HDF5 files with {half!r} in their names"
+        raise DataError(f"{found}, where one is needed; TFF's are fed_emnist_train.h5 and fed_emnist_test.h5")
     with tff_clients(fitting[0], "pixels", "label") as clients:
         return {
             name: _checked(fields["pixels"][()], fields["label"][()], f"user {name!r} in {fitting[0].where}")

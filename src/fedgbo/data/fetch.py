@@ -8,8 +8,8 @@ import hashlib
 import re
 import time
 import tomllib
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from http.client import HTTPException, HTTPMessage, HTTPResponse
@@ -195,25 +195,27 @@ class _Download:
 
     def _append(self, response: HTTPResponse, start: int, total: int | None) -> int:
         done = start
-        try:
+        with self._writing():
             file = self.part.open("ab" if start else "wb")
-        except OSError as error:
-            raise DataError(f"cannot write {self.part}: {error}") from error
         with file:
             while chunk := response.read(CHUNK):
-                try:
+                with self._writing():
                     file.write(chunk)
                     file.flush()
-                except OSError as error:
-                    raise DataError(
-                        f"cannot write {self.part}: {error}; free some space or choose another folder"
-                    ) from error
                 done += len(chunk)
                 if self.progress is not None:
                     self.progress(done, total)
                 if self.source.size is not None and done > self.source.size:
                     break  # too many bytes: the check of the digest reports it
         return done
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Tell errors of the disk from those of the network."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(f"cannot write {self.part}: {error}; free some space or choose another folder") from error
 
 
 def _size(path: Path) -> int:
@@ -234,13 +236,7 @@ class _WebOnly(request.HTTPRedirectHandler):
 def _opener() -> request.OpenerDirector:
     """Return an opener without urllib's handlers for files, ftp and data addresses."""
     opener = request.OpenerDirector()
-    for handler in (
-        request.ProxyHandler(),
-        request.HTTPHandler(),
-        request.HTTPSHandler(),
-        request.HTTPDefaultErrorHandler(),
-        _WebOnly(),
-        request.HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
+    web = (request.ProxyHandler, request.HTTPHandler, request.HTTPSHandler)
+    for handler in (*web, request.HTTPDefaultErrorHandler, _WebOnly, request.HTTPErrorProcessor):
+        opener.add_handler(handler())
     return opener

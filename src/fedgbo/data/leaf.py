@@ -55,10 +55,9 @@ def leaf_files(path: Path, instead: str) -> LeafFiles:
     if not any(files):
         raise DataError(f"{path} has neither LEAF's JSON (train and test files) nor {instead}; give the folder of one")
     if not all(files):
-        raise DataError(
-            f"{path} has no LEAF JSON files for {'test' if files.train else 'train'}; they lie in folders train/ and "
-            "test/, or have _train_ and _test_ in their names: give the folder that holds both"
-        )
+        missing = "test" if files.train else "train"
+        names = f"in a folder {missing}/, or with _{missing}_ in their names"
+        raise DataError(f"{path} has no LEAF JSON files for {missing} ({names}); give the folder that holds both")
     return files
 
 
@@ -80,10 +79,8 @@ def check_same_users(train: Iterable[str], test: Iterable[str], path: Path) -> N
     ours, theirs = set(train), set(test)
     for names, has, lacks in ((ours - theirs, "train", "test"), (theirs - ours, "test", "train")):
         if names:
-            raise DataError(
-                f"{path}: user {min(names)!r} has {has} samples but no {lacks} samples ({len(names)} such users); "
-                "train and test files must be of the same draw"
-            )
+            only = f"user {min(names)!r} has {has} samples but no {lacks} samples ({len(names)} such users)"
+            raise DataError(f"{path}: {only}; train and test files must be of the same draw")
 
 
 def _users(source: SourceFile) -> Iterator[LeafUser]:
@@ -106,9 +103,7 @@ def _users(source: SourceFile) -> Iterator[LeafUser]:
         raise DataError(f"{source.where} has no 'user_data'; LEAF's JSON has users, num_samples and user_data")
     for name in listed if isinstance(listed, list) else []:
         if name not in given:
-            raise DataError(
-                f"{source.where}: user {name!r} is listed in 'users' but has no samples; get the file again"
-            )
+            raise DataError(f"{source.where}: user {name!r} is listed in 'users' but has no samples; get it again")
 
 
 def _user(name: str, data: Any, where: str) -> LeafUser:
@@ -123,10 +118,9 @@ def _user(name: str, data: Any, where: str) -> LeafUser:
 
 
 class JsonScanner:
-    """Reads a JSON stream of any size from front to back, with about one value in memory; `where` is for messages.
+    """Reads a JSON stream of any size, with about one value in memory; `where` is for messages.
 
-    `bytes.find` and `bytes.count` find the end of a value, and `json.loads` parses it, so large files are read at the
-    speed of C.
+    `bytes.find` and `bytes.count` find the end of a value, and `json.loads` parses it: both run at the speed of C.
     """
 
     def __init__(self, stream: BinaryIO, where: str) -> None:
@@ -197,36 +191,23 @@ class JsonScanner:
 
     def _end_of_block(self, opening: bytes, closing: bytes, inside: str) -> int:
         """Find the end of the object or list that starts here, whatever its strings contain."""
-        seen = search = self._position + 1
-        depth, in_string = 1, False
-        while True:
-            at = self._buffer.find(closing, search)
-            if at < 0:
-                search = len(self._buffer)
-                self._more(inside)
-                continue
-            segment = self._buffer[seen:at]
+        end, depth, in_string = self._position + 1, 1, False
+        while depth:
+            at = self._find(closing, end, inside)
+            segment = self._buffer[end:at]
             if opening in segment:
                 outside = STRING.sub(b"", b'"' + segment if in_string else segment)
                 depth += outside.count(opening)
             in_string ^= _quotes(segment) % 2 == 1
-            seen, search = at, at + 1
-            if not in_string:
-                depth -= 1
-                if depth == 0:
-                    return search
+            end = at + 1
+            depth -= not in_string
+        return end
 
     def _end_of_string(self, inside: str) -> int:
-        search = self._position + 1
-        while True:
-            at = self._buffer.find(b'"', search)
-            if at < 0:
-                search = len(self._buffer)
-                self._more(inside)
-            elif _quotes(self._buffer[self._position + 1 : at + 1]) == 1:
-                return at + 1
-            else:
-                search = at + 1
+        end = self._find(b'"', self._position + 1, inside) + 1
+        while _quotes(self._buffer[self._position + 1 : end]) != 1:
+            end = self._find(b'"', end, inside) + 1
+        return end
 
     def _end_of_word(self) -> int:
         """Find the end of a number, true, false or null."""
@@ -240,9 +221,14 @@ class JsonScanner:
         self._buffer += chunk
         return bool(chunk)
 
-    def _more(self, inside: str) -> None:
-        if not self._fill():
-            self._cut_short(self._base + len(self._buffer), inside)
+    def _find(self, byte: bytes, start: int, inside: str) -> int:
+        """Return the next position of the byte in the buffer; read more of the stream as needed."""
+        while (at := self._buffer.find(byte, start)) < 0:
+            start = len(self._buffer)
+            if not self._fill():
+                self._position = start
+                self._fail("", inside)
+        return at
 
     def _forget(self) -> None:
         """Drop the bytes already taken, but only after a whole chunk: to do it each time would cost too much."""
@@ -254,11 +240,8 @@ class JsonScanner:
     def _fail(self, wanted: str, inside: str) -> NoReturn:
         found, place = self.peek(), self._base + self._position
         if not found:
-            self._cut_short(place, inside)
+            raise DataError(f"{self._where} ends after byte {place}, {inside}: it was cut short; get it again")
         raise DataError(f"{self._where}: {inside}, byte {place}: {wanted}, found {found!r}; this is not LEAF's JSON")
-
-    def _cut_short(self, place: int, inside: str) -> NoReturn:
-        raise DataError(f"{self._where} ends after byte {place}, {inside}: it was cut short; get it again")
 
 
 def _quotes(segment: bytearray) -> int:

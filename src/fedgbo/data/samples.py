@@ -46,12 +46,12 @@ class Samples(ABC):
         return Subset(self, rows)
 
 
+@dataclass(eq=False)
 class TensorSamples(Samples):
     """Inputs and targets as two tensors in memory."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self.inputs = inputs
-        self.targets = targets
+    inputs: Tensor
+    targets: Tensor
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -110,8 +110,7 @@ class LabelledSamples(Samples):
 class WindowSamples(Samples):
     """Runs of windows of 80 characters, one character apart: run r has counts[r] windows, the first at starts[r].
 
-    The sample at position p is text[p : p + 80] with the target text[p + 80]. The text is stored once; windows are
-    built only for a batch, as int64 tensors (B, 80) and (B,).
+    The sample at position p is text[p : p + 80] with the target text[p + 80]. Windows are built only for a batch.
     """
 
     text: Array  # (characters,) uint8

@@ -16,7 +16,7 @@ import numpy as np
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.core.random import check_seed, stream
-from fedgbo.data.archives import SourceFile, source_files
+from fedgbo.data.archives import SourceFile, raw_file
 from fedgbo.data.federated import FederatedData, require_arrays
 from fedgbo.data.leaf import LeafUser, check_same_users, leaf_files, users
 from fedgbo.data.samples import SparseSamples
@@ -37,7 +37,7 @@ def read_sent140(source: Path, *, seed: int = 0, features: int = FEATURES) -> Pa
     whole("features", features)
     if features > 1 << 16:
         raise ConfigError(f"features must be at most {1 << 16}, not {features}")
-    file = _find_csv(source)
+    file = raw_file(source, _tables, "CSV files")
     tweets, train = _from_leaf(source) if file is None else _from_csv(file, seed)
     meta = {"task": "sent140", "source": str(source), "synthetic": False, "features": features}
     return Packed(tweets.pack(train, features, str(source)), meta if file is None else {**meta, "seed": seed})
@@ -136,16 +136,10 @@ def _add_user(tweets: Tweets, user: LeafUser) -> str:
     return user.name
 
 
-def _find_csv(source: Path) -> SourceFile | None:
+def _tables(files: list[SourceFile]) -> list[SourceFile]:
     """Find the CSV; Sentiment140's archive has a second, small one for testing, with other labels."""
-    every = source_files(source)
-    if len(every) == 1 and not every[0].name.endswith(".json"):
-        return every[0]
-    files = [file for file in every if file.name.endswith(".csv")]
-    found = [file for file in files if "training" in file.name.rsplit("/", 1)[-1]] or files
-    if len(found) > 1:
-        raise DataError(f"{source} has several CSV files: {', '.join(f.name for f in found)}; give the path of one")
-    return found[0] if found else None
+    tables = [file for file in files if file.name.endswith(".csv")]
+    return [file for file in tables if "training" in file.name.rsplit("/", 1)[-1]] or tables
 
 
 def _from_csv(file: SourceFile, seed: int) -> tuple[Tweets, Array]:
@@ -175,25 +169,18 @@ def _csv_rows(file: SourceFile) -> Iterator[tuple[str, int, str]]:
         reader = csv.reader(_decoded(lines, last))
         try:
             for row in reader:
+                line = f"{file.where}, line {reader.line_num}"
                 if len(row) != 6:
-                    raise DataError(
-                        f"{file.where}, line {reader.line_num}: {len(row)} columns, expected 6 ({COLUMNS}); "
-                        "the line was cut short, or this is not Sentiment140's CSV"
-                    )
+                    raise DataError(f"{line}: {len(row)} columns, expected 6 ({COLUMNS}): cut short, or another table")
                 if row[0] not in POLARITY:
-                    raise DataError(
-                        f"{file.where}, line {reader.line_num}: the polarity is {row[0][:20]!r}, expected 0 or 4; "
-                        f"the file has no header, and its columns are {COLUMNS}"
-                    )
+                    raise DataError(f"{line}: the polarity is {row[0][:20]!r}, expected 0 or 4; the CSV has no header")
                 yield row[4], POLARITY[row[0]], row[5]
         except csv.Error as error:
             raise DataError(f"{file.where}, line {reader.line_num}: no valid CSV ({error}); get it again") from error
         if reader.line_num == 0:
             raise DataError(f"{file.where} is empty; get it again")
         if last[0].startswith(b'"') and not last[0].rstrip().endswith(b'"'):
-            raise DataError(
-                f"{file.where} ends in the middle of line {reader.line_num}: it was cut short; get it again"
-            )
+            raise DataError(f"{file.where} ends in the middle of line {reader.line_num}: cut short; get it again")
 
 
 def _decoded(lines: Iterable[bytes], last: list[bytes]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.data.archives import SourceFile, source_files
+from fedgbo.data.archives import SourceFile, raw_file
 from fedgbo.data.federated import FederatedData, require_arrays
 from fedgbo.data.leaf import LeafUser, check_same_users, leaf_files, users
 from fedgbo.data.samples import WINDOW, WindowSamples
@@ -21,6 +21,7 @@ from fedgbo.data.store import Array, Packed
 
 FRACTION = 0.9  # LEAF's default, which gives the paper's 660 clients; the 0.8 that the paper states gives 799
 LARGEST_TEXT = 1 << 26
+EDITION = "Project Gutenberg's etext 100 in its version of 1994"
 HEADING = "by William Shakespeare"
 LINES = 124_196  # without the first line; later ones are not Shakespeare
 UNINDENTED = "THE COMEDY OF ERRORS"
@@ -37,14 +38,12 @@ Runs = dict[str, list[tuple[int, int]]]  # by client: (start in the text, number
 
 def read_shakespeare(source: Path, fraction: float | None = None) -> Packed:
     """Read the raw text if there is one, else LEAF's JSON; `fraction` of a speaker's windows is for training."""
-    raw = _raw_texts(source)
-    if raw:
-        return _pack_text(raw[0], FRACTION if fraction is None else fraction)
+    raw = raw_file(source, _raw_texts, "texts")
+    if raw is not None:
+        return _pack_text(raw, FRACTION if fraction is None else fraction)
     files = leaf_files(source, "Project Gutenberg's text (.txt)")
     if fraction is not None:
-        raise ConfigError(
-            f"{source} has no raw text, and its JSON files are split already; leave out the fraction, or give the text"
-        )
+        raise ConfigError(f"{source}: the JSON files are split already; leave out the fraction, or give the raw text")
     texts: list[Array] = []
     train, test = _runs(files.train, texts), _runs(files.test, texts)
     check_same_users(train, test, source)
@@ -69,10 +68,8 @@ def encode(text: str, where: str) -> Array:
     unknown = (numbers == UNKNOWN) | (np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32) > UNKNOWN)
     if unknown.any():
         at = int(np.argmax(unknown))
-        raise DataError(
-            f"{where}: {text[at]!r} after {text[max(0, at - 20) : at]!r} is none of the {len(VOCABULARY)} characters "
-            "of the paper's vocabulary; this is another text or edition"
-        )
+        found = f"{where}: {text[at]!r} after {text[max(0, at - 20) : at]!r}"
+        raise DataError(f"{found} is none of the 79 characters of the paper; this is another text or edition")
     return numbers
 
 
@@ -84,20 +81,15 @@ def decode(numbers: Array) -> str:
 def speakers(text: str, where: str) -> dict[str, str]:
     """Return each client's text by the client's name ("<play>_<speaker>"), in the order of the plays.
 
-    `text` is Project Gutenberg's etext 100 of 1994. The plays start 5 lines above the second heading.
+    The plays start 5 lines above the second heading.
     """
     lines = text.replace("\r\n", "\n").split("\n")[1:]
     headings = [k for k, line in enumerate(lines) if HEADING in line]
     if len(headings) < 2:
-        raise DataError(
-            f"{where} has {len(headings)} lines with {HEADING!r} where many are expected; "
-            "give Project Gutenberg's etext 100 in its version of 1994"
-        )
+        raise DataError(f"{where} has {len(headings)} lines with {HEADING!r} where many are expected; give {EDITION}")
     if len(lines) < LINES:
-        raise DataError(
-            f"{where} has {len(lines)} lines after the first, and {LINES} are needed: it was cut short, or is not "
-            "Project Gutenberg's etext 100 in its version of 1994"
-        )
+        few = f"{where} has {len(lines)} lines after the first, and {LINES} are needed"
+        raise DataError(f"{few}: it was cut short, or is not {EDITION}")
     lines = lines[max(0, headings[1] - 5) : LINES]
     starts = [k for k, line in enumerate(lines) if HEADING in line]
     texts: dict[str, str] = {}
@@ -132,19 +124,14 @@ def _speeches(lines: list[str], *, unindented: bool) -> dict[str, list[str]]:
     return cast
 
 
-def _raw_texts(source: Path) -> list[SourceFile]:
-    """Find the raw text: the file itself, or the one file with several of Shakespeare's headings."""
-    files = source_files(source)
-    if len(files) == 1 and not files[0].name.endswith(".json"):
-        return files
+def _raw_texts(files: list[SourceFile]) -> list[SourceFile]:
+    """Find the texts with several of Shakespeare's headings."""
     found = []
     for file in files:
         if file.name.endswith(".txt"):
             with file.open() as stream:
                 if stream.read(LARGEST_TEXT).count(HEADING.encode()) > 1:
                     found.append(file)
-    if len(found) > 1:
-        raise DataError(f"{source} has several texts: {', '.join(f.where for f in found)}; give the path of one")
     return found
 
 

@@ -93,9 +93,8 @@ def open_packed(task: str, given: Path | str | None = None) -> Store:
     home = data_home(given)
     if not (home / task / "store.json").is_file():
         raise DataError(
-            f"there are no packed {task} data in {home}; make them once with: fedgbo data prepare {task} --from PATH, "
-            f"where PATH has the public files (another folder: the option data, or ${VARIABLE}); "
-            f"or take the task {task}-synthetic, which needs no files"
+            f"there are no packed {task} data in {home} (another folder: the option data, or ${VARIABLE}); pack the "
+            f"public files with: fedgbo data prepare {task} --from PATH, or take the task {task}-synthetic"
         )
     return Store.open(home / task)
 

@@ -97,7 +97,8 @@ def synthetic_photos(clients: int, samples: int, test_samples: int, seed: int) -
     noise = np.rint(rng.normal(0, NOISE_STD, NOISE + PHOTO_PIXELS)).astype(np.int16)
     train = SyntheticPhotos(train_labels, patterns, noise, seed)
     test = SyntheticPhotos(test_labels, patterns, noise, seed, first=len(train_labels))
-    return _arrays(train, np.arange(clients + 1, dtype=np.int64) * samples, test)
+    offsets = np.arange(clients + 1, dtype=np.int64) * samples
+    return {"train_offsets": offsets, **_half("train", train), **_half("test", test)}
 
 
 def _patterns(rng: np.random.Generator) -> Array:
@@ -159,7 +160,8 @@ def synthetic_glyphs(clients: int, test_samples: int, seed: int) -> dict[str, An
         return SyntheticGlyphs(labels, writers.astype(np.int32), styles, fields, seed, first)
 
     train = drawn(np.repeat(np.arange(clients), np.diff(offsets)), 0)
-    return _arrays(train, offsets, drawn(np.sort(rng.integers(clients, size=test_samples)), int(offsets[-1])))
+    test = drawn(np.sort(rng.integers(clients, size=test_samples)), int(offsets[-1]))
+    return {"train_offsets": offsets, **_half("train", train), **_half("test", test)}
 
 
 def _point(place: Array) -> Array:
@@ -182,13 +184,5 @@ def _distance_fields(rng: np.random.Generator) -> Array:
     return fields
 
 
-def _arrays(
-    train: SyntheticPhotos | SyntheticGlyphs, offsets: Array, test: SyntheticPhotos | SyntheticGlyphs
-) -> dict[str, Any]:
-    return {
-        "train_images": train,
-        "train_labels": train.labels,
-        "train_offsets": offsets,
-        "test_images": test,
-        "test_labels": test.labels,
-    }
+def _half(half: str, images: SyntheticPhotos | SyntheticGlyphs) -> dict[str, Any]:
+    return {f"{half}_images": images, f"{half}_labels": images.labels}

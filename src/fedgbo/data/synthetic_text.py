@@ -39,7 +39,9 @@ def synthetic_text(clients: int, test_samples: int, seed: int, mean: int = MEAN)
     whole("test_samples", test_samples)
     whole("samples", mean)
     check_seed(seed)
-    train = _sizes(clients, mean, stream(seed, "synthetic text sizes"))
+    least = max(1, LEAST * mean // MEAN)
+    extra = np.minimum(stream(seed, "synthetic text sizes").lognormal(sigma=SPREAD, size=clients), LONGEST)
+    train = least + np.rint(extra * (mean - least) / extra.mean()).astype(np.int64)
     test = np.maximum(1, np.rint(train * (test_samples / train.sum()))).astype(np.int64)
     cut = train + WINDOW - 1  # where the first test window starts
     lengths = cut + test + WINDOW
@@ -49,14 +51,6 @@ def synthetic_text(clients: int, test_samples: int, seed: int, mean: int = MEAN)
         arrays[f"{half}_starts"], arrays[f"{half}_counts"] = first, counts
         arrays[f"{half}_offsets"] = np.concatenate([[0], np.cumsum(counts)])
     return arrays
-
-
-def _sizes(clients: int, mean: int, rng: np.random.Generator) -> Array:
-    """Draw the numbers of training windows; the mean is `mean`, the largest at most about 10 times that."""
-    least = max(1, LEAST * mean // MEAN)
-    extra = np.minimum(rng.lognormal(sigma=SPREAD, size=clients), LONGEST)
-    sizes: Array = least + np.rint(extra * (mean - least) / extra.mean()).astype(np.int64)
-    return sizes
 
 
 def _text(lengths: Array, rng: np.random.Generator) -> Array:

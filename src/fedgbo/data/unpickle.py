@@ -28,10 +28,7 @@ def load_plain(stream: BinaryIO, where: str) -> dict[str, Any]:
         raise
     except Exception as error:  # a damaged or hostile pickle can raise anything
         reason = str(error) or type(error).__name__
-        raise DataError(
-            f"{where} cannot be read as a pickle of arrays ({reason}): damaged, cut short or another kind of file; "
-            "get it again"
-        ) from error
+        raise DataError(f"{where} cannot be read as a pickle of arrays ({reason}): damaged; get it again") from error
     if not isinstance(loaded, dict):
         raise DataError(f"{where} is a pickled {type(loaded).__name__}, where a dictionary is needed; get it again")
     return {
@@ -59,10 +56,8 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         stand_in = _ADMITTED.get((module.replace("numpy._core", "numpy.core"), name))
         if stand_in is None:
-            raise DataError(
-                f"{self._where} wants to call {module}.{name}, which does not belong in a file of arrays; refused, and "
-                "nothing was run: do not trust this file"
-            )
+            call = f"{self._where} wants to call {module}.{name}"
+            raise DataError(f"{call}; refused, and nothing was run: do not trust this file")
         return stand_in
 
 
@@ -103,27 +98,24 @@ class _Array:
         return flat.reshape(shape, order="F" if self.fortran else "C")
 
 
-# The stand-ins are instances without attributes, so that a pickle cannot store anything in them.
-
-
-class _Ndarray:
-    """Stands for numpy.ndarray, which pickles only pass on to _reconstruct."""
+class _StandIn:
+    """Stands for a name of numpy's or Python's; without attributes, so that a pickle cannot store anything in it."""
 
     __slots__ = ()
 
 
-class _Reconstruct:
-    """Stands for numpy's _reconstruct(subtype, shape, dtype): an empty array, filled later by its state."""
+class _Ndarray(_StandIn):  # numpy.ndarray, which pickles only pass on to _reconstruct
+    __slots__ = ()
 
+
+class _Reconstruct(_StandIn):  # numpy's _reconstruct(subtype, shape, dtype): an empty array, filled later by its state
     __slots__ = ()
 
     def __call__(self, *ignored: Any) -> _Array:
         return _Array()
 
 
-class _FromBuffer:
-    """Stands for numpy's _frombuffer(buffer, dtype, shape, order), of protocol 5."""
-
+class _FromBuffer(_StandIn):  # numpy's _frombuffer(buffer, dtype, shape, order), of protocol 5
     __slots__ = ()
 
     def __call__(self, buffer: Any, dtype: Any, shape: Any, order: Any) -> _Array:
@@ -132,18 +124,14 @@ class _FromBuffer:
         return array
 
 
-class _MakeDtype:
-    """Stands for numpy.dtype(name, align, copy)."""
-
+class _MakeDtype(_StandIn):  # numpy.dtype(name, align, copy)
     __slots__ = ()
 
     def __call__(self, name: Any, *ignored: Any) -> _Dtype:
         return _Dtype(name)
 
 
-class _Encode:
-    """Stands for _codecs.encode(text, "latin1"), which is how Python 3 writes bytes for Python 2."""
-
+class _Encode(_StandIn):  # _codecs.encode(text, "latin1"), which is how Python 3 writes bytes for Python 2
     __slots__ = ()
 
     def __call__(self, characters: str, encoding: Any) -> bytes:
