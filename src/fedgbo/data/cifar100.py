@@ -89,7 +89,6 @@ def _recognise(source: Path, files: Mapping[str, Any]) -> Format:
 
 
 def _read_pickle(source: SourceFile) -> Labelled:
-    """Read `train` or `test` of the cifar-100-python folder."""
     with source.open() as stream:
         content = load_plain(stream, source.where)
     for key in ("data", "fine_labels", "coarse_labels"):
@@ -140,7 +139,6 @@ def _read_tff(source: SourceFile) -> tuple[Array, Array, Array, Array]:
 
 
 def _read_names(source: SourceFile) -> list[str]:
-    """Read the names of the fine classes from `meta` or fine_label_names.txt."""
     with source.open() as stream:
         if source.name.endswith(".txt"):
             found: Any = stream.read(1 << 16).split()
@@ -163,7 +161,6 @@ def _labelled(pixels: Array, fine_values: Any, coarse_values: Any, where: str) -
 
 
 def _labels(values: Any, classes: int, where: str) -> Array:
-    """Check a column of labels and return it as bytes."""
     numbers = isinstance(values, np.ndarray) and values.ndim == 1 and np.issubdtype(values.dtype, np.integer)
     if not numbers and not (isinstance(values, list) and all(type(value) is int for value in values)):
         raise DataError(f"{where} must be one column of whole numbers; get the file again")

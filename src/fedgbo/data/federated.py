@@ -27,11 +27,9 @@ class FederatedData:
 
     @property
     def clients(self) -> int:
-        """The number of clients."""
         return len(self.offsets) - 1
 
     def size(self, client: int) -> int:
-        """Return the client's number of training samples."""
         return int(self.offsets[client + 1] - self.offsets[client])
 
     @classmethod
@@ -117,7 +115,6 @@ class MemoryComparison:
 
     @property
     def ratio(self) -> float:
-        """How many times larger the naive form is."""
         return self.naive / self.packed
 
 
@@ -135,7 +132,6 @@ def compare_memory(data: FederatedData, clients: int = 3) -> MemoryComparison:
 
 
 def _pair(pair: Pair, where: str) -> tuple[Tensor, Tensor]:
-    """Read inputs and targets as tensors and check them."""
     if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
         raise DataError(f"{where}: expected an (inputs, targets) pair, not {type(pair).__name__}")
     inputs, targets = _tensor(pair[0], f"{where}: inputs"), _tensor(pair[1], f"{where}: targets")
@@ -160,7 +156,6 @@ def _tensor(values: Any, where: str) -> Tensor:
 
 
 def _check_alike(pairs: list[tuple[Tensor, Tensor]], test: tuple[Tensor, Tensor]) -> None:
-    """Raise unless all clients and the test set have samples of the same shape and type."""
 
     def describe(tensor: Tensor) -> str:
         return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape[1:])} a sample"

@@ -46,7 +46,6 @@ def _read_tff(files: list[SourceFile], half: str, source: Path) -> Writers:
 
 
 def _checked(pixel_values: Any, label_values: Any, where: str) -> tuple[Array, Array]:
-    """Check a writer's images and labels and return them as bytes."""
     try:
         pixels = np.asarray(pixel_values, dtype=np.float64).reshape(len(pixel_values), -1)
     except (ValueError, TypeError) as error:

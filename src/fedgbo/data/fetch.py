@@ -51,7 +51,6 @@ class Source:
 
     @property
     def digest(self) -> tuple[str, str] | None:
-        """The kind of the best known digest, and its value."""
         if self.sha256 is not None:
             return "sha256", self.sha256.lower()
         return ("md5", self.md5.lower()) if self.md5 is not None else None
@@ -134,8 +133,6 @@ def fetch(
 
 @dataclass(frozen=True)
 class _Download:
-    """The download of a file from one address."""
-
     source: Source
     url: str
     part: Path

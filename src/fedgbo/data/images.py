@@ -96,8 +96,7 @@ class ImageSamples(LabelledSamples):
         windows = np.lib.stride_tricks.sliding_window_view(pixels, (self.crop, self.crop), axis=(2, 3))
         tops = rng.integers(windows.shape[2], size=count)
         lefts = rng.integers(windows.shape[3], size=count)
-        cropped: Array = windows[np.arange(count), :, tops, lefts]
-        return cropped
+        return np.asarray(windows[np.arange(count), :, tops, lefts])
 
 
 def image_data(arrays: Mapping[str, Any], where: str, *, clients: int | None = None, **options: Any) -> FederatedData:

@@ -30,15 +30,8 @@ class LeafUser(NamedTuple):
     where: str
 
 
-class LeafFiles(NamedTuple):
-    """The files of a data set."""
-
-    train: list[SourceFile]
-    test: list[SourceFile]
-
-
-def leaf_files(path: Path, instead: str) -> LeafFiles:
-    """Find the train and test files by their folders or their names (all_data_..._train_9.json).
+def leaf_files(path: Path, instead: str) -> tuple[list[SourceFile], list[SourceFile]]:
+    """Find the train and the test files by their folders or their names (all_data_..._train_9.json).
 
     For a single file, the other half is looked for beside it. `instead` names the task's other format for messages.
     """
@@ -47,18 +40,18 @@ def leaf_files(path: Path, instead: str) -> LeafFiles:
         start, end = found[-1].span(1)
         twin = path.with_name(path.name[:start] + {"train": "test", "test": "train"}[found[-1][1]] + path.name[end:])
         halves += [twin] if twin.is_file() else []
-    files = LeafFiles([], [])
+    files: dict[str, list[SourceFile]] = {"train": [], "test": []}
     for source in (source for half in halves for source in source_files(half)):
         roles = ROLE.findall(source.name)
         if source.name.endswith(".json") and roles:
-            (files.train if roles[-1] == "train" else files.test).append(source)
-    if not any(files):
+            files[roles[-1]].append(source)
+    if not any(files.values()):
         raise DataError(f"{path} has neither LEAF's JSON (train and test files) nor {instead}; give the folder of one")
-    if not all(files):
-        missing = "test" if files.train else "train"
-        names = f"in a folder {missing}/, or with _{missing}_ in their names"
-        raise DataError(f"{path} has no LEAF JSON files for {missing} ({names}); give the folder that holds both")
-    return files
+    for role, found_files in files.items():
+        if not found_files:
+            names = f"in a folder {role}/, or with _{role}_ in their names"
+            raise DataError(f"{path} has no LEAF JSON files for {role} ({names}); give the folder that holds both")
+    return files["train"], files["test"]
 
 
 def users(sources: Iterable[SourceFile]) -> Iterator[LeafUser]:
@@ -84,9 +77,7 @@ def check_same_users(train: Iterable[str], test: Iterable[str], path: Path) -> N
 
 
 def _users(source: SourceFile) -> Iterator[LeafUser]:
-    listed: Any = None
-    given: set[str] = set()
-    found = False
+    listed, found, given = None, False, set()
     with source.open() as stream:
         scanner = JsonScanner(stream, source.where)
         for key in scanner.members("at the top"):
@@ -144,7 +135,6 @@ class JsonScanner:
                 return b""
 
     def take(self, expected: bytes, inside: str) -> None:
-        """Take one byte, which must be `expected`."""
         if self.peek() != expected:
             self._fail(f"expected {expected.decode()!r}", inside)
         self._position += 1
@@ -165,7 +155,6 @@ class JsonScanner:
         self._position += 1
 
     def value(self, inside: str) -> Any:
-        """Take the next value completely."""
         first = self.peek()
         if not first:
             self._fail("expected a value", inside)
@@ -185,7 +174,6 @@ class JsonScanner:
         return value
 
     def finish(self) -> None:
-        """Raise unless the file ends here."""
         if self.peek():
             self._fail("expected nothing more", "after the last value")
 
@@ -210,7 +198,6 @@ class JsonScanner:
         return end
 
     def _end_of_word(self) -> int:
-        """Find the end of a number, true, false or null."""
         while True:
             found = AFTER_WORD.search(self._buffer, self._position)
             if found or not self._fill():
@@ -245,7 +232,6 @@ class JsonScanner:
 
 
 def _quotes(segment: bytearray) -> int:
-    """Count the quotes that are not escaped."""
     if b"\\" in segment:
         segment = segment.replace(b"\\\\", b"").replace(b'\\"', b"")
     return segment.count(b'"')

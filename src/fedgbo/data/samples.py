@@ -19,6 +19,8 @@ LARGEST_COUNT = 255  # of one byte; a larger count is stored as several pairs of
 class Samples(ABC):
     """Numbered (input, target) samples. Each subclass decides how to store them; a batch is a pair of tensors."""
 
+    overlap = 0  # the distance up to which two rows may share content; not 0 for windows over one text
+
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -33,13 +35,7 @@ class Samples(ABC):
 
     def labels_of(self, rows: Rows) -> Array:
         """Return only the targets of `rows`; subclasses override this where it is possible without the inputs."""
-        labels: Array = self.batch(rows)[1].numpy()
-        return labels
-
-    @property
-    def overlap(self) -> int:
-        """The distance up to which two rows may share content: 0, except for windows over one text."""
-        return 0
+        return self.batch(rows)[1].numpy()
 
     def take(self, rows: Rows) -> "Samples":
         """Return a subset; `rows` must ascend. The default keeps row numbers and copies nothing."""
@@ -73,6 +69,7 @@ class Subset(Samples):
     def __init__(self, samples: Samples, rows: Rows) -> None:
         self.samples = samples
         self.rows = np.sort(rows)
+        self.overlap = samples.overlap  # two rows are at least as far apart there as here
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -82,10 +79,6 @@ class Subset(Samples):
 
     def labels_of(self, rows: Rows) -> Array:
         return self.samples.labels_of(self.rows[rows])
-
-    @property
-    def overlap(self) -> int:
-        return self.samples.overlap  # two rows are at least as far apart there as here
 
     def label_range(self) -> tuple[int, int] | None:
         return self.samples.label_range()
@@ -113,6 +106,7 @@ class WindowSamples(Samples):
     The sample at position p is text[p : p + 80] with the target text[p + 80]. Windows are built only for a batch.
     """
 
+    overlap = WINDOW
     text: Array  # (characters,) uint8
     starts: Array  # (runs,) int64
     counts: Array  # (runs,) int64
@@ -133,12 +127,7 @@ class WindowSamples(Samples):
         return windows[:, :WINDOW], windows[:, WINDOW]
 
     def labels_of(self, rows: Rows) -> Array:
-        labels: Array = self.text[self._positions(rows) + WINDOW]
-        return labels
-
-    @property
-    def overlap(self) -> int:
-        return WINDOW
+        return np.asarray(self.text[self._positions(rows) + WINDOW])
 
     def take(self, rows: Rows) -> "WindowSamples":
         """Return the rows as runs over the same text: a few numbers for each run of adjacent rows, no copy."""
@@ -150,12 +139,10 @@ class WindowSamples(Samples):
         return int(self.text.min()), int(self.text.max())
 
     def _positions(self, rows: Rows) -> Array:
-        """Return where the windows start in the text."""
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
             raise IndexError(f"rows go from {rows.min()} to {rows.max()}, but there are {len(self)} samples")
         run = np.searchsorted(self.ends, rows, side="right")
-        positions: Array = self.starts[run] + rows - (self.ends[run] - self.counts[run])
-        return positions
+        return np.asarray(self.starts[run] + rows - (self.ends[run] - self.counts[run]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,8 +180,7 @@ class SparseSamples(LabelledSamples):
         """The values of all pairs, float32 (pairs,), for code that works on the rows without batches."""
         sums = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
         totals = sums[self.indptr[1:]] - sums[self.indptr[:-1]]
-        values: Array = (self.counts / np.repeat(totals, np.diff(self.indptr))).astype(np.float32)
-        return values
+        return np.asarray((self.counts / np.repeat(totals, np.diff(self.indptr))).astype(np.float32))
 
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         starts = self.indptr[rows]

@@ -69,7 +69,6 @@ class Tweets:
     labels: bytearray = field(default_factory=bytearray)
 
     def add(self, user: str, label: int, text: str) -> None:
-        """Add one tweet, split at spaces."""
         known = self.tokens
         ids = [known.setdefault(token, len(known)) for token in text.split(" ") if token]
         self.ids.extend(ids)
@@ -117,16 +116,15 @@ class Tweets:
 
 
 def _from_leaf(source: Path) -> tuple[Tweets, Array]:
-    files, tweets = leaf_files(source, "Sentiment140's CSV"), Tweets()
-    train = [_add_user(tweets, user) for user in users(files.train)]
+    train_files, test_files = leaf_files(source, "Sentiment140's CSV")
+    tweets = Tweets()
+    train = [_add_user(tweets, user) for user in users(train_files)]
     size = len(tweets.labels)
-    test = [_add_user(tweets, user) for user in users(files.test)]
-    check_same_users(train, test, source)
+    check_same_users(train, [_add_user(tweets, user) for user in users(test_files)], source)
     return tweets, np.arange(len(tweets.labels)) < size
 
 
 def _add_user(tweets: Tweets, user: LeafUser) -> str:
-    """Add the user's tweets; return the user's name."""
     for k, (x, y) in enumerate(zip(user.x, user.y, strict=True)):
         if not isinstance(x, list) or len(x) <= TEXT or not isinstance(x[TEXT], str):
             raise DataError(f"{user.where}: sample {k} is not [id, date, query, user, text, ...]")
@@ -163,20 +161,18 @@ def _from_csv(file: SourceFile, seed: int) -> tuple[Tweets, Array]:
 
 
 def _csv_rows(file: SourceFile) -> Iterator[tuple[str, int, str]]:
-    """Yield the user, the label and the text of each line."""
     with file.open() as lines:
         last = [b""]
         reader = csv.reader(_decoded(lines, last))
         try:
             for row in reader:
-                line = f"{file.where}, line {reader.line_num}"
                 if len(row) != 6:
-                    raise DataError(f"{line}: {len(row)} columns, expected 6 ({COLUMNS}): cut short, or another table")
+                    raise csv.Error(f"{len(row)} columns, expected 6 ({COLUMNS}): cut short, or not Sentiment140's CSV")
                 if row[0] not in POLARITY:
-                    raise DataError(f"{line}: the polarity is {row[0][:20]!r}, expected 0 or 4; the CSV has no header")
+                    raise csv.Error(f"the polarity is {row[0][:20]!r}, expected 0 or 4; Sentiment140 has no header")
                 yield row[4], POLARITY[row[0]], row[5]
         except csv.Error as error:
-            raise DataError(f"{file.where}, line {reader.line_num}: no valid CSV ({error}); get it again") from error
+            raise DataError(f"{file.where}, line {reader.line_num}: {error}; get it again") from error
         if reader.line_num == 0:
             raise DataError(f"{file.where} is empty; get it again")
         if last[0].startswith(b'"') and not last[0].rstrip().endswith(b'"'):

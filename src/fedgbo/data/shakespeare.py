@@ -41,11 +41,11 @@ def read_shakespeare(source: Path, fraction: float | None = None) -> Packed:
     raw = raw_file(source, _raw_texts, "texts")
     if raw is not None:
         return _pack_text(raw, FRACTION if fraction is None else fraction)
-    files = leaf_files(source, "Project Gutenberg's text (.txt)")
+    train_files, test_files = leaf_files(source, "Project Gutenberg's text (.txt)")
     if fraction is not None:
         raise ConfigError(f"{source}: the JSON files are split already; leave out the fraction, or give the raw text")
     texts: list[Array] = []
-    train, test = _runs(files.train, texts), _runs(files.test, texts)
+    train, test = _runs(train_files, texts), _runs(test_files, texts)
     check_same_users(train, test, source)
     return _pack(texts, train, {name: test[name] for name in train}, str(source), None)
 
@@ -105,7 +105,6 @@ def speakers(text: str, where: str) -> dict[str, str]:
 
 
 def _speeches(lines: list[str], *, unindented: bool) -> dict[str, list[str]]:
-    """Return a play's snippets of speech by speaker."""
     speech = SPEECH_UNINDENTED if unindented else SPEECH
     cast: dict[str, list[str]] = {}
     current: str | None = None
@@ -125,7 +124,6 @@ def _speeches(lines: list[str], *, unindented: bool) -> dict[str, list[str]]:
 
 
 def _raw_texts(files: list[SourceFile]) -> list[SourceFile]:
-    """Find the texts with several of Shakespeare's headings."""
     found = []
     for file in files:
         if file.name.endswith(".txt"):

@@ -47,15 +47,13 @@ def uniforms(rows: Rows, count: int, seed: int) -> Array:
     start = (seed + 1) * GOLDEN % 2**64
     z: Array = rows.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(count, dtype=np.uint64)
     z = (_mix(z + np.uint64(start)) + np.uint64(GOLDEN)) * np.uint64(GOLDEN)
-    numbers: Array = (_mix(z) >> np.uint64(11)) * 2.0**-53
-    return numbers
+    return (_mix(z) >> np.uint64(11)) * 2.0**-53
 
 
 def _mix(z: Array) -> Array:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Array = z ^ (z >> np.uint64(31))
-    return mixed
+    return np.asarray(z ^ (z >> np.uint64(31)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +105,7 @@ def _patterns(rng: np.random.Generator) -> Array:
     grid = own + np.repeat(rng.normal(0, AMPLITUDE, (COARSE, 3, 6, 6)), FINE // COARSE, axis=0)
     points = np.linspace(0, 5, PHOTO + 2 * MARGIN)
     weights = np.array([np.interp(points, np.arange(6), unit) for unit in np.eye(6)])  # (6, points)
-    patterns: Array = np.rint(np.einsum("kcij,iy,jx->kcyx", grid, weights, weights, optimize=True)).astype(np.int16)
-    return patterns
+    return np.asarray(np.rint(np.einsum("kcij,iy,jx->kcyx", grid, weights, weights, optimize=True)).astype(np.int16))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +132,7 @@ class SyntheticGlyphs:
         x = ((axis - right) / (1 + width))[:, None, :] + (slant * y)[:, :, None]  # (B, 28, 28)
         labels = self.labels[rows][:, None, None]
         ink = np.clip(PEN + pen[:, :, None] - self.fields[labels, _point(y)[:, :, None], _point(x)] + 0.5, 0, 1)
-        images: Array = (255 - np.rint(255 * ink)).astype(np.uint8)[:, None]
-        return images
+        return np.asarray((255 - np.rint(255 * ink)).astype(np.uint8)[:, None])
 
 
 def synthetic_glyphs(clients: int, test_samples: int, seed: int) -> dict[str, Any]:

@@ -54,7 +54,6 @@ def synthetic_text(clients: int, test_samples: int, seed: int, mean: int = MEAN)
 
 
 def _text(lengths: Array, rng: np.random.Generator) -> Array:
-    """Generate the texts of all clients, one after another."""
     size = int(lengths.sum())
     chains = -(-size // CHAIN)
     styles = np.resize(_styles(lengths, rng), (chains, CHAIN))  # the surplus is cut off in the end
@@ -79,14 +78,13 @@ def _styles(lengths: Array, rng: np.random.Generator) -> Array:
 
 
 def _table(rng: np.random.Generator) -> Array:
-    """Return the next character by style, character and a random byte; a third is common to all styles."""
+    """Return the next character by style, character and random byte, (styles, 79, 256); a third is common to all."""
     prior = 1.0 / (4.0 + rng.permutation(SYMBOLS))  # some characters are frequent, as in English
     common = rng.dirichlet(1.5 * prior / prior.sum(), size=SYMBOLS)
     own = rng.dirichlet(1.5 * prior / prior.sum(), size=(STYLES, SYMBOLS))
     chances = np.cumsum((common + 2 * own) / 3, axis=-1)
     levels = (np.arange(256) + 0.5) / 256
-    table: Array = (chances[..., None, :-1] < levels[:, None]).sum(axis=-1).astype(np.uint8)  # (styles, symbols, 256)
-    return table
+    return np.asarray((chances[..., None, :-1] < levels[:, None]).sum(axis=-1).astype(np.uint8))
 
 
 def synthetic_tweets(clients: int, test_samples: int, seed: int) -> dict[str, Array]:
@@ -122,5 +120,4 @@ def _tweets(sizes: Array, positive: Array, topics: Array, rng: np.random.Generat
 def _zipf(size: int, count: int, rng: np.random.Generator) -> Array:
     """Draw numbers below `size`, number k with a probability proportional to 1 / (k + 3)."""
     chances = np.cumsum(1 / (np.arange(size) + 3.0))
-    drawn: Array = np.searchsorted(chances, rng.random(count) * chances[-1], side="right")
-    return drawn
+    return np.asarray(np.searchsorted(chances, rng.random(count) * chances[-1], side="right"))

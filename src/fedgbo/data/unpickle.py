@@ -62,8 +62,6 @@ class _Reader(pickle.Unpickler):
 
 
 class _Dtype:
-    """What a pickle says about an array's element type."""
-
     __slots__ = ("name", "order")
 
     def __init__(self, name: Any) -> None:
@@ -74,8 +72,6 @@ class _Dtype:
 
 
 class _Array:
-    """What a pickle says about an array."""
-
     __slots__ = ("data", "dtype", "fortran", "shape")
 
     def __init__(self) -> None:
@@ -85,7 +81,6 @@ class _Array:
         _, self.shape, self.dtype, self.fortran, self.data = state
 
     def array(self, where: str) -> Array:
-        """Check the recorded parts and view the bytes as an array."""
         dtype = self.dtype
         if not isinstance(dtype, _Dtype) or dtype.name not in INTEGERS or dtype.order not in ORDERS:
             raise DataError(f"{where} is an array of something else than whole numbers; get the file again")
