@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgbo.cli.main import app
-from fedgbo.data.sources import Source
+from fedgbo.data.fetch import Source
 
 runner = CliRunner()
 

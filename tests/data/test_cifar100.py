@@ -241,7 +241,7 @@ def test_cut_short_between_rows_and_empty(tmp_path):
 
 def test_half_a_data_set_and_none(tmp_path):
     lay_down(tmp_path, {"train": pickled(TRAIN)})
-    with pytest.raises(DataError, match="has train but not test; give the folder or archive of cifar-100-python"):
+    with pytest.raises(DataError, match="has train but not test; cifar-100-python needs both"):
         read(tmp_path)
     with pytest.raises(DataError, match=r"it has notes\.txt, and needs one of: fed_cifar100_train\.h5"):
         read(lay_down(tmp_path / "other", {"notes.txt": b"hello"}))
@@ -263,7 +263,7 @@ GOOD = {"0": part(3, 0)}
 @pytest.mark.parametrize(
     ("replaced", "message"),
     [
-        ({"label": np.zeros(2, dtype=int)}, "client '0' has unequally many samples: 3 of image, 2 of label"),
+        ({"label": np.zeros(2, dtype=int)}, "client '0' has unequal numbers of samples: 3 of image, 2 of label"),
         ({"image": np.zeros((0, 32, 32, 3), np.uint8), "label": np.zeros(0, int)}, "client '0' has no samples"),
         ({"image": np.zeros((3, 32, 32, 3))}, r"images that are float64 of shape \(3, 32, 32, 3\), not uint8"),
         ({"image": np.zeros((3, 28, 28), np.uint8)}, r"not uint8 \(n, 32, 32, 3\)"),
@@ -293,7 +293,7 @@ def test_hdf5_damaged_empty_or_without_clients(tmp_path):
     test = tmp_path / "fed_cifar100_test.h5"
     for content in (b"", b"nonsense", (tmp_path / "fed_cifar100_train.h5").read_bytes()[:2000]):
         test.write_bytes(content)
-        with pytest.raises(DataError, match=r"fed_cifar100_test\.h5 is no whole HDF5 file"):
+        with pytest.raises(DataError, match=r"fed_cifar100_test\.h5 is no complete HDF5 file"):
             read_cifar100(tmp_path)
     with h5py.File(test, "w") as file:
         file["numbers"] = np.arange(3)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.data.fetch import fetch
-from fedgbo.data.sources import Source, source, sources
+from fedgbo.data.fetch import Source, fetch, source, sources
 
 CONTENT = np.random.default_rng(0).bytes(400_000)
 OTHER = bytes(400_000)

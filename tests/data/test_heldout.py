@@ -4,11 +4,8 @@ import torch
 
 from fedgbo.algorithms import FedAvg
 from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.data.federated import FederatedData
-from fedgbo.data.heldout import hold_out
-from fedgbo.data.samples import TensorSamples
-from fedgbo.data.sparse import SparseSamples
-from fedgbo.data.windows import WINDOW, WindowSamples
+from fedgbo.data.federated import FederatedData, hold_out
+from fedgbo.data.samples import WINDOW, SparseSamples, TensorSamples, WindowSamples
 from fedgbo.engines.select import engine_for
 from fedgbo.engines.sparse import SparseEngine
 from fedgbo.optimisers import SGD

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import DataError
-from fedgbo.data.home import data_home, open_packed
-from fedgbo.data.store import Store
+from fedgbo.data.store import Store, data_home, open_packed
 
 
 def test_the_given_folder_comes_first(monkeypatch):

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from fedgbo.core.errors import DataError
-from fedgbo.data import jsonscan
+from fedgbo.data import leaf
 from fedgbo.data.archives import source_files
 from fedgbo.data.leaf import check_same_users, leaf_files, users
 
@@ -29,7 +29,7 @@ def read(path):
 @pytest.mark.parametrize("ascii_only", [True, False])
 @pytest.mark.parametrize("indent", [None, 2])
 def test_reads_back_what_json_wrote_at_any_chunk_size(tmp_path, monkeypatch, chunk, ascii_only, indent):
-    monkeypatch.setattr(jsonscan, "CHUNK", chunk)
+    monkeypatch.setattr(leaf, "CHUNK", chunk)
     data = {"user_data": {u: {"x": x, "y": y} for u, (x, y) in NASTY.items()}, "hierarchies": [None, True, 1.5]}
     text = json.dumps({"n": 12, "users": list(NASTY), **data}, ensure_ascii=ascii_only, indent=indent)
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
@@ -53,13 +53,13 @@ def test_folders_flat_names_archives_and_pairs(tmp_path):
     for k in range(2):
         write(tmp_path / "folders" / "train" / f"all_data_{k}.json", {f"u{k}": data["a"]})
         write(tmp_path / "folders" / "test" / f"all_data_{k}.json", {f"u{k}": data["a"]})
-    files = leaf_files(tmp_path / "folders", "a table")
-    assert [s.name for s in files.train] == ["train/all_data_0.json", "train/all_data_1.json"]
-    assert [user.name for user in users(files.test)] == ["u0", "u1"]
+    train, test = leaf_files(tmp_path / "folders", "a table")
+    assert [s.name for s in train] == ["train/all_data_0.json", "train/all_data_1.json"]
+    assert [user.name for user in users(test)] == ["u0", "u1"]
 
     with tarfile.open(tmp_path / "leaf.tgz", "w:gz") as archive:
         archive.add(tmp_path / "folders", "femnist")
-    assert [user.name for user in users(leaf_files(tmp_path / "leaf.tgz", "a table").train)] == ["u0", "u1"]
+    assert [user.name for user in users(leaf_files(tmp_path / "leaf.tgz", "a table")[0])] == ["u0", "u1"]
 
     one = write(tmp_path / "flat" / "all_data_niid_0_keep_0_train_9.json", data)
     other = write(tmp_path / "flat" / "all_data_niid_0_keep_0_test_9.json", data)
@@ -67,14 +67,14 @@ def test_folders_flat_names_archives_and_pairs(tmp_path):
         (tmp_path / "flat" / (half.name + ".xz")).write_bytes(lzma.compress(half.read_bytes()))
         half.unlink()
     for path in (tmp_path / "flat", tmp_path / "flat" / (one.name + ".xz")):
-        files = leaf_files(path, "a table")
-        assert [s.name for s in files.train] == [one.name]
-        assert [s.name for s in files.test] == [other.name]
+        train, test = leaf_files(path, "a table")
+        assert [s.name for s in train] == [one.name]
+        assert [s.name for s in test] == [other.name]
 
 
 def test_a_missing_half_is_named(tmp_path):
     write(tmp_path / "train" / "a.json", {"a": (["x"], ["y"])})
-    with pytest.raises(DataError, match=r"has no LEAF JSON files for test; they lie in folders train/ and test/"):
+    with pytest.raises(DataError, match=r"has no LEAF JSON files for test \(in a folder test/, or with _test_"):
         leaf_files(tmp_path, "a table")
 
 

@@ -74,7 +74,7 @@ def test_unequal_sizes_by_one():
         (lambda: partition.pachinko(COARSE[:10], FINE, 2, 2), "10 coarse labels but 500 fine ones"),
         (lambda: partition.pachinko(np.arange(500) % 2, FINE, 2, 2), "lies under two coarse labels"),
         (lambda: partition.pachinko(COARSE, FINE, 100, 10), "1000, but there are only 500"),
-        (lambda: partition.by_id(np.zeros((2, 2))), "ids must be a column"),
+        (lambda: partition.by_id(np.zeros((2, 2))), "ids must be one column"),
         (lambda: partition.iid(10, 2, seed=-1), "seed must be a whole number"),
     ],
 )

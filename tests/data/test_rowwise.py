@@ -1,6 +1,6 @@
 import numpy as np
 
-from fedgbo.data.rowwise import uniforms
+from fedgbo.data.synthetic_images import uniforms
 
 
 def test_a_row_has_its_numbers_in_every_batch():

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.data.characters import VOCABULARY, decode
-from fedgbo.data.plays import speakers
-from fedgbo.data.shakespeare import read_shakespeare
-from fedgbo.data.windows import WindowSamples
+from fedgbo.data.samples import WindowSamples
+from fedgbo.data.shakespeare import VOCABULARY, decode, read_shakespeare, speakers
 
 from .leaf_samples import write
 

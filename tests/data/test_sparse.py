@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from fedgbo.core.errors import DataError
-from fedgbo.data.bags import Bags, count_tokens
-from fedgbo.data.sparse import SparseSamples
+from fedgbo.data.samples import SparseSamples
 
 INDPTR = np.array([0, 2, 3, 6])
 SAMPLES = SparseSamples(
@@ -39,20 +38,20 @@ def test_rows_that_do_not_fit_are_refused():
 
 
 def test_tokens_are_counted_by_row():
-    bags = count_tokens(np.array([3, 0, 3, 3, 0]), np.array([5, 2, 1, 5, 0]), size=5)
+    bags = SparseSamples.from_tokens(np.array([3, 0, 3, 3, 0]), np.array([5, 2, 1, 5, 0]), np.arange(5))
     assert bags.indptr.tolist() == [0, 2, 2, 2, 4, 4]
     assert bags.indices.tolist() == [0, 2, 1, 5]
     assert bags.counts.tolist() == [1, 1, 1, 2]
     some = bags.take(np.array([3, 1, 0]))
     assert (some.indptr.tolist(), some.indices.tolist()) == ([0, 2, 2, 4], [1, 5, 0, 2])
+    assert some.labels.tolist() == [3, 1, 0]
 
 
 def test_counts_above_a_byte_become_several_pairs():
     rows, features = np.repeat([0, 1], [700, 510]), np.repeat([4, 2], [700, 510])
-    bags = count_tokens(rows, features, size=2)
-    assert isinstance(bags, Bags)
+    bags = SparseSamples.from_tokens(rows, features, np.zeros(2, np.uint8))
     assert bags.indptr.tolist() == [0, 3, 5]
     assert bags.indices.tolist() == [4, 4, 4, 2, 2]
     assert bags.counts.tolist() == [255, 255, 190, 255, 255]
-    x, _ = SparseSamples(bags.indptr, bags.indices, bags.counts, np.zeros(2, np.uint8)).batch(np.array([0, 1]))
+    x, _ = bags.batch(np.array([0, 1]))
     torch.testing.assert_close(x[..., 1].sum(1), torch.ones(2))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import ConfigError
-from fedgbo.data.synthetic_glyphs import synthetic_glyphs
+from fedgbo.data.synthetic_images import synthetic_glyphs
 
 
 def test_size_and_imbalance_are_those_of_the_real_task():

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from fedgbo.data.synthetic_glyphs import synthetic_glyphs
-from fedgbo.data.synthetic_photos import synthetic_photos
+from fedgbo.data.synthetic_images import synthetic_glyphs, synthetic_photos
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import ConfigError
-from fedgbo.data.synthetic_photos import synthetic_photos
+from fedgbo.data.synthetic_images import synthetic_photos
 
 
 def test_shapes_and_clients_are_those_of_the_real_task():

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import ConfigError
+from fedgbo.data.shakespeare import window_data
 from fedgbo.data.synthetic_text import synthetic_text
-from fedgbo.data.text_data import window_data
 
 ARRAYS = synthetic_text(40, 500, seed=0)
 

@@ -1,8 +1,8 @@
 import numpy as np
 
-from fedgbo.data.sparse import SparseSamples
-from fedgbo.data.synthetic_tweets import synthetic_tweets
-from fedgbo.data.text_data import sparse_data
+from fedgbo.data.samples import SparseSamples
+from fedgbo.data.sent140 import sparse_data
+from fedgbo.data.synthetic_text import synthetic_tweets
 
 ARRAYS = synthetic_tweets(800, 2000, seed=0)
 

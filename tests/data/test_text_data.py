@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import DataError
-from fedgbo.data.synthetic_text import synthetic_text
-from fedgbo.data.synthetic_tweets import synthetic_tweets
-from fedgbo.data.text_data import sparse_data, window_data
+from fedgbo.data.sent140 import sparse_data
+from fedgbo.data.shakespeare import window_data
+from fedgbo.data.synthetic_text import synthetic_text, synthetic_tweets
 
 CASES = [(window_data, synthetic_text(2, 10, 0)), (sparse_data, synthetic_tweets(2, 10, 0))]
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedgbo.core.errors import DataError
-from fedgbo.data.windows import WindowSamples
+from fedgbo.data.samples import WindowSamples
 
 TEXT = np.random.default_rng(0).integers(79, size=1000).astype(np.uint8)
 

@@ -4,7 +4,7 @@ import numpy as np
 
 import fedgbo
 from fedgbo.data.federated import FederatedData
-from fedgbo.data.sparse import SparseSamples
+from fedgbo.data.samples import SparseSamples
 from fedgbo.models.linear import SparseLinear
 
 FEATURES, CLASSES = 40, 3

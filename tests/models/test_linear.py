@@ -6,8 +6,7 @@ from torch.nn import functional
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.costs.flops import forward_macs
-from fedgbo.data.bags import count_tokens
-from fedgbo.data.sparse import SparseSamples
+from fedgbo.data.samples import SparseSamples
 from fedgbo.models.linear import SparseLinear, sent140_linear
 
 
@@ -15,8 +14,7 @@ def samples(rows=40, features=5000, seed=0):
     rng = np.random.default_rng(seed)
     owner = np.sort(np.concatenate([np.arange(rows), rng.integers(rows, size=12 * rows)]))
     tokens = (features * rng.random(len(owner)) ** 3).astype(np.int64)
-    bags = count_tokens(owner, tokens, rows)
-    return SparseSamples(bags.indptr, bags.indices, bags.counts, rng.integers(2, size=rows).astype(np.uint8))
+    return SparseSamples.from_tokens(owner, tokens, rng.integers(2, size=rows).astype(np.uint8))
 
 
 def dense(x, features=5000):

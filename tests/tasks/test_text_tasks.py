@@ -8,8 +8,7 @@ import pytest
 import fedgbo
 from fedgbo.core.errors import DataError
 from fedgbo.data.store import Store
-from fedgbo.data.synthetic_text import synthetic_text
-from fedgbo.data.synthetic_tweets import synthetic_tweets
+from fedgbo.data.synthetic_text import synthetic_text, synthetic_tweets
 from fedgbo.tasks import TASKS
 
 MADE = {

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from fedgbo.data.image_data import image_data
+from fedgbo.data.images import image_data
 from fedgbo.data.store import Array, Store
 from fedgbo.tasks.task import Task
 

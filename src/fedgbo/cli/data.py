@@ -14,10 +14,9 @@ from fedgbo.cli.console import clean_errors, err, out, quantity
 from fedgbo.cli.pictures import heat_map, show_samples
 from fedgbo.core.errors import ConfigError, DataError, unknown
 from fedgbo.data.fetch import fetch as download
-from fedgbo.data.home import data_home
+from fedgbo.data.fetch import source
 from fedgbo.data.readers import READERS
-from fedgbo.data.sources import source
-from fedgbo.data.store import Store
+from fedgbo.data.store import Store, data_home
 from fedgbo.reports.chart import save_chart
 from fedgbo.reports.overview import overview
 from fedgbo.reports.skew import label_skew, skew_chart

@@ -5,11 +5,9 @@ from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 
-from fedgbo.data.characters import decode
-from fedgbo.data.samples import Samples
-from fedgbo.data.sparse import SparseSamples
+from fedgbo.data.samples import Samples, SparseSamples, WindowSamples
+from fedgbo.data.shakespeare import decode
 from fedgbo.data.store import Array
-from fedgbo.data.windows import WindowSamples
 from fedgbo.reports.skew import Skew
 
 SHADES = " ░▒▓█"

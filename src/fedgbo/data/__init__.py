@@ -1,1 +1,1 @@
-"""Federated data: from arrays and public files to one packed store."""
+"""Federated data: samples, partitioners, readers of public files, the packed store, synthetic stand-ins."""

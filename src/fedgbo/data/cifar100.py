@@ -1,14 +1,13 @@
-"""CIFAR-100 from the files that people have to clients: the format is found by the files' names.
+"""Reads CIFAR-100 (Krizhevsky, 2009) and splits it into clients. The names of the files tell the format.
 
-cifar-100-python   train, test, and meta if there is one: pickles, plain or .xz, in parts, in an archive
-cifar-100-binary   train.bin, test.bin, and fine_label_names.txt if there is one
-fed_cifar100       fed_cifar100_train.h5, fed_cifar100_test.h5: TFF's, with the paper's 500 clients already in it
+cifar-100-python   train, test, and optionally meta: pickles, plain or .xz, in parts, in an archive
+cifar-100-binary   train.bin, test.bin, and optionally fine_label_names.txt
+fed_cifar100       fed_cifar100_train.h5, fed_cifar100_test.h5: TFF's, already split into the paper's 500 clients
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,93 +15,157 @@ from fedgbo.core.checks import whole
 from fedgbo.core.errors import DataError
 from fedgbo.core.random import check_seed
 from fedgbo.data.archives import SourceFile, source_files
-from fedgbo.data.cifar100_files import Labelled, read_binary, read_names, read_pickle
-from fedgbo.data.cifar100_hdf5 import read_federated
-from fedgbo.data.packed import Packed
+from fedgbo.data.hdf5 import tff_clients
 from fedgbo.data.partition import pachinko
-from fedgbo.data.store import Array
+from fedgbo.data.store import Array, Packed
+from fedgbo.data.unpickle import load_plain, text
+
+SHAPE = (3, 32, 32)
+PIXELS = 3 * 32 * 32
+FINE, COARSE = 100, 20
+MOST = 60_000  # images of CIFAR-100; a file that announces more would only fill the memory
 
 
-@dataclass(frozen=True)
-class Format:
-    """A public form of CIFAR-100: the names of its files, and how one of them is read."""
+Labelled = tuple[Array, Array, Array]  # images (N, 3, 32, 32), fine and coarse labels (N,), all uint8
+
+
+class Format(NamedTuple):
+    """A public form of CIFAR-100: the names of its files, and the function that reads one of them."""
 
     name: str
     train: str
     test: str
-    reader: Callable[[SourceFile], Labelled] | None = None  # None: the clients are in the files
-    classes: str | None = None  # where the classes' names are
-
-
-FORMATS = (
-    Format("fed_cifar100", "fed_cifar100_train.h5", "fed_cifar100_test.h5"),
-    Format("cifar-100-python", "train", "test", read_pickle, "meta"),
-    Format("cifar-100-binary", "train.bin", "test.bin", read_binary, "fine_label_names.txt"),
-)
+    reader: Callable[[SourceFile], Labelled] | None = None  # None: the files are split into clients
+    classes: str | None = None  # the file with the names of the classes
 
 
 def read_cifar100(source: Path, *, clients: int = 500, samples: int = 100, seed: int = 0) -> Packed:
-    """Read CIFAR-100 in whichever format lies at `source`, a folder or an archive.
+    """Read CIFAR-100 in any of the formats from `source`, a folder or an archive.
 
-    Where the files have no clients, they are drawn by Pachinko allocation as in the paper: `clients` clients with
-    `samples` samples each, by `seed`. Arrays: train_images (N, 3, 32, 32), train_labels, train_offsets, test_images,
-    test_labels, and client_names where there are names.
+    Files without clients are split by Pachinko allocation as in the paper: `clients` clients with `samples` samples
+    each, drawn by `seed`.
     """
     whole("clients", clients)
     whole("samples", samples)
     check_seed(seed)
-    files = _by_name(source)
-    form = _recognised(source, files)
-    meta = {"task": "cifar100", "source": str(source), "synthetic": False, "format": form.name}
-    if form.reader is None:
-        train, test = read_federated(files[form.train]), read_federated(files[form.test])
-        arrays = {f"train_{name}": train[name] for name in ("images", "labels", "offsets")}
-        arrays |= {"client_names": train["client_names"], "test_images": test["images"], "test_labels": test["labels"]}
-        return Packed(arrays, meta | {"split": "as in the files"})
-    if form.classes in files:
-        meta |= {"classes": read_names(files[form.classes])}
-    test_part, train_part = form.reader(files[form.test]), form.reader(files[form.train])
-    arrays = _dealt(train_part, files[form.train].where, clients, samples, seed)
-    arrays |= {"test_images": test_part.images, "test_labels": test_part.fine}
-    return Packed(arrays, meta | {"split": f"Pachinko allocation, {clients} clients x {samples} samples, seed {seed}"})
-
-
-def _by_name(source: Path) -> dict[str, SourceFile]:
-    """Return the files by their last names; where one name comes twice, the first counts."""
     files: dict[str, SourceFile] = {}
     for file in source_files(source):
         files.setdefault(PurePosixPath(file.name).name, file)
-    return files
+    form = _recognise(source, files)
+    train, test = files[form.train], files[form.test]
+    meta = {"task": "cifar100", "source": str(source), "synthetic": False, "format": form.name}
+    arrays: dict[str, Array] = {}
+    if form.reader is None:
+        arrays["train_images"], arrays["train_labels"], arrays["train_offsets"], names = _read_tff(train)
+        arrays["test_images"], arrays["test_labels"], _, _ = _read_tff(test)
+        return Packed({**arrays, "client_names": names}, meta | {"split": "as in the files"})
+    if form.classes in files:
+        meta |= {"classes": _read_names(files[form.classes])}
+    arrays["test_images"], arrays["test_labels"], _ = form.reader(test)
+    images, fine, coarse = form.reader(train)
+    if clients * samples > len(fine):
+        few = f"{train.where} has {len(fine)} images, too few for {clients} clients with {samples} each"
+        raise DataError(f"{few}: it is cut short (CIFAR-100 has 50000), or ask for fewer clients or samples")
+    try:
+        order = np.concatenate(pachinko(coarse, fine, clients, samples, seed=seed))
+    except DataError as error:
+        raise DataError(f"{train.where}: {error}") from error
+    arrays["train_images"], arrays["train_labels"] = images[order], fine[order]
+    arrays["train_offsets"] = np.arange(clients + 1, dtype=np.int64) * samples
+    return Packed(arrays, meta | {"split": f"Pachinko allocation, {clients} clients x {samples} samples, seed {seed}"})
 
 
-def _recognised(source: Path, files: Mapping[str, Any]) -> Format:
+def _recognise(source: Path, files: Mapping[str, Any]) -> Format:
     for form in FORMATS:
         if form.train in files and form.test in files:
             return form
     for form in FORMATS:
         for there, missing in ((form.train, form.test), (form.test, form.train)):
             if there in files:
-                raise DataError(
-                    f"{source} has {there} but not {missing}; give the folder or archive of {form.name} that has both"
-                )
+                raise DataError(f"{source} has {there} but not {missing}; {form.name} needs both")
     listed = ", ".join(sorted(files)[:5]) or "no files"
     wanted = "; ".join(f"{form.train} and {form.test} ({form.name})" for form in FORMATS)
-    raise DataError(f"{source} holds no CIFAR-100 that is known here: it has {listed}, and needs one of: {wanted}")
+    raise DataError(f"{source} holds CIFAR-100 in no known format: it has {listed}, and needs one of: {wanted}")
 
 
-def _dealt(train: Labelled, where: str, clients: int, samples: int, seed: int) -> dict[str, Array]:
-    """Deal the training images out to clients, and lay them down client by client."""
-    if clients * samples > len(train.fine):
-        raise DataError(
-            f"{where} has {len(train.fine)} images, too few for {clients} clients with {samples} each: it is cut short "
-            "(CIFAR-100 has 50000), or ask for fewer clients or samples"
-        )
-    try:
-        order = np.concatenate(pachinko(train.coarse, train.fine, clients, samples, seed=seed))
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
-    return {
-        "train_images": train.images[order],
-        "train_labels": train.fine[order],
-        "train_offsets": np.arange(clients + 1, dtype=np.int64) * samples,
-    }
+def _read_pickle(source: SourceFile) -> Labelled:
+    with source.open() as stream:
+        content = load_plain(stream, source.where)
+    for key in ("data", "fine_labels", "coarse_labels"):
+        if key not in content:
+            raise DataError(f"{source.where} has no '{key}'; it is no part of CIFAR-100, or get it again")
+    data = content["data"]
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
+        raise DataError(f"{source.where}: data must be bytes of shape (samples, {PIXELS}); get it again")
+    return _labelled(data, content["fine_labels"], content["coarse_labels"], source.where)
+
+
+def _read_binary(source: SourceFile) -> Labelled:
+    """Read `train.bin` or `test.bin`: rows of a coarse byte, a fine byte and 3,072 pixels."""
+    with source.open() as stream:
+        content = stream.read()
+    width = PIXELS + 2
+    if len(content) % width:
+        size = f"{len(content)} bytes, no whole number of {width}-byte rows"
+        raise DataError(f"{source.where} has {size} (it breaks off in row {len(content) // width}); get it again")
+    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, width)
+    return _labelled(rows[:, 2:], rows[:, 1], rows[:, 0], source.where)
+
+
+FORMATS = (
+    Format("fed_cifar100", "fed_cifar100_train.h5", "fed_cifar100_test.h5"),
+    Format("cifar-100-python", "train", "test", _read_pickle, "meta"),
+    Format("cifar-100-binary", "train.bin", "test.bin", _read_binary, "fine_label_names.txt"),
+)
+
+
+def _read_tff(source: SourceFile) -> tuple[Array, Array, Array, Array]:
+    """Return images and labels, client by client, the clients' offsets and their names."""
+    with tff_clients(source, "image", "label") as clients:
+        for name, fields in clients.items():
+            if fields["image"].shape[1:] != (32, 32, 3) or fields["image"].dtype != np.uint8:
+                kind = f"{fields['image'].dtype} of shape {fields['image'].shape}"
+                raise DataError(f"{source.where}: client '{name}' has images that are {kind}, not uint8 (n, 32, 32, 3)")
+        offsets = np.cumsum([0, *(len(fields["image"]) for fields in clients.values())], dtype=np.int64)
+        if offsets[-1] > MOST:
+            raise DataError(f"{source.where} announces {offsets[-1]} images, CIFAR-100 has {MOST}; get it again")
+        images = np.empty((offsets[-1], *SHAPE), dtype=np.uint8)
+        labels = np.empty(offsets[-1], dtype=np.uint8)
+        for c, (name, fields) in enumerate(clients.items()):
+            rows = slice(offsets[c], offsets[c + 1])
+            images[rows] = fields["image"][()].transpose(0, 3, 1, 2)
+            labels[rows] = _labels(fields["label"][()], FINE, f"{source.where}: client '{name}': label")
+        return images, labels, offsets, np.array(list(clients))
+
+
+def _read_names(source: SourceFile) -> list[str]:
+    with source.open() as stream:
+        if source.name.endswith(".txt"):
+            found: Any = stream.read(1 << 16).split()
+        else:
+            found = load_plain(stream, source.where).get("fine_label_names")
+    if not isinstance(found, list) or len(found) != FINE or not all(isinstance(name, bytes | str) for name in found):
+        raise DataError(f"{source.where} does not have the names of {FINE} classes; get it again, or leave it out")
+    return [text(name) for name in found]
+
+
+def _labelled(pixels: Array, fine_values: Any, coarse_values: Any, where: str) -> Labelled:
+    fine = _labels(fine_values, FINE, f"{where}: fine_labels")
+    coarse = _labels(coarse_values, COARSE, f"{where}: coarse_labels")
+    if not len(pixels) == len(fine) == len(coarse):
+        counts = f"{len(pixels)} images, {len(fine)} fine and {len(coarse)} coarse labels"
+        raise DataError(f"{where} has {counts}; get it again")
+    if len(pixels) == 0:
+        raise DataError(f"{where} has no samples; get it again")
+    return pixels.reshape(-1, *SHAPE), fine, coarse
+
+
+def _labels(values: Any, classes: int, where: str) -> Array:
+    numbers = isinstance(values, np.ndarray) and values.ndim == 1 and np.issubdtype(values.dtype, np.integer)
+    if not numbers and not (isinstance(values, list) and all(type(value) is int for value in values)):
+        raise DataError(f"{where} must be one column of whole numbers; get the file again")
+    column = np.asarray(values)
+    wrong = np.flatnonzero((column < 0) | (column >= classes))
+    if wrong.size:
+        raise DataError(f"{where}: sample {wrong[0]} has label {column[wrong[0]]}, outside 0 ... {classes - 1}")
+    return column.astype(np.uint8)

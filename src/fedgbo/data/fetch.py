@@ -1,35 +1,103 @@
-"""Downloads that survive cut connections and never pass on wrong bytes. Standard library only.
+"""Downloads of the public files in sources.toml: resumed after cut connections, and checked by their digests.
 
-Bytes go to `<name>.part`; the file gets its name once its digest is right. A download that was cut, here or in an
-earlier process, goes on where it stopped, if the server takes Range requests.
+Bytes go to `<name>.part`; the file gets its name once its digest is right. An interrupted download, of this or an
+earlier process, continues where it stopped if the server supports Range requests. Standard library only.
 """
 
 import hashlib
+import re
 import time
-from collections.abc import Callable
-from contextlib import closing
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cache
 from http.client import HTTPException, HTTPMessage, HTTPResponse
+from importlib.resources import files
 from pathlib import Path
 from typing import IO
 from urllib import request
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from fedgbo.core.errors import DataError
-from fedgbo.data.sources import Source
+from fedgbo.core.errors import ConfigError, DataError, unknown
 
 CHUNK = 1 << 17
-TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # answers that may be better the next time
+TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes that are worth a retry
 
-Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all where known
+Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all if known
+
+
+@dataclass(frozen=True)
+class Source:
+    """A public file: its addresses in order of preference, its local name, and its published size and digests."""
+
+    name: str
+    urls: tuple[str, ...]
+    file: str
+    about: str = ""
+    sha256: str | None = None
+    md5: str | None = None
+    size: int | None = None  # in bytes
+
+    def __post_init__(self) -> None:
+        if not self.urls:
+            raise ConfigError(f"source {self.name}: it needs an address")
+        for url in self.urls:
+            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+                raise ConfigError(f"source {self.name}: '{url}' is no http or https address")
+        if re.fullmatch(r"[\w-][\w.-]*", self.file) is None:
+            raise ConfigError(f"source {self.name}: '{self.file}' must be a plain file name, without folders")
+
+    @property
+    def digest(self) -> tuple[str, str] | None:
+        if self.sha256 is not None:
+            return "sha256", self.sha256.lower()
+        return ("md5", self.md5.lower()) if self.md5 is not None else None
+
+    def problem(self, path: Path) -> str | None:
+        """Return what is wrong with a file's size or digest, or None."""
+        if self.digest is not None:
+            kind, expected = self.digest
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, kind).hexdigest()
+            if found != expected:
+                return f"the {kind} should be {expected}, but is {found} ({_size(path):,} bytes)"
+        elif self.size is not None and _size(path) != self.size:
+            return f"it should have {self.size:,} bytes, but has {_size(path):,}"
+        return None
+
+
+@cache
+def sources() -> dict[str, tuple[Source, ...]]:
+    """Return all sources by task, each task's in order of preference."""
+    table = tomllib.loads(files("fedgbo.data").joinpath("sources.toml").read_text(encoding="utf-8"))
+    return {
+        task: tuple(Source(**entry | {"urls": tuple(entry["urls"])}) for entry in entries)
+        for task, entries in table.items()
+    }
+
+
+def source(task: str, name: str | None = None) -> Source:
+    """Return a task's source, by default the first.
+
+    >>> source("femnist").file
+    'fed_emnist.tar.bz2'
+    """
+    if task not in sources():
+        raise ConfigError(unknown("task with public files", task, sources()))
+    known = {entry.name: entry for entry in sources()[task]}
+    if name is not None and name not in known:
+        raise ConfigError(unknown(f"source of {task}", name, known))
+    return next(iter(known.values())) if name is None else known[name]
 
 
 class _CutError(Exception):
-    """The connection ended before the file did; to be tried again."""
+    """The connection ended before the file did; a retry may help."""
 
 
 class _RefusedError(Exception):
-    """The server will not give the file; another address may."""
+    """The server refuses the file; another address may have it."""
 
 
 def fetch(
@@ -41,20 +109,20 @@ def fetch(
     pause: float = 1.0,
     timeout: float = 30.0,
 ) -> Path:
-    """Return the path of the file, downloaded unless it is there already.
+    """Return the path of the file; download it unless it is there already.
 
-    An address is given up after `attempts` in a row that bring nothing new, with pauses that double each time.
+    An address is given up after `attempts` in a row without new bytes; the pause between them doubles each time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     target, part = folder / source.file, folder / f"{source.file}.part"
-    if target.exists() and _wrong(source, target) is None:
+    if target.exists() and source.problem(target) is None:
         return target
     if source.digest is None:
-        part.unlink(missing_ok=True)  # what cannot be checked is not continued
+        part.unlink(missing_ok=True)  # a part that cannot be checked is not continued
     problems = []
     for url in source.urls:
         try:
-            _download(source, url, part, progress or _silent, attempts, pause, timeout)
+            _Download(source, url, part, progress, timeout).run(attempts, pause)
         except _RefusedError as error:
             problems.append(str(error))
             continue
@@ -63,104 +131,92 @@ def fetch(
     raise DataError(f"cannot download {source.file}: {'; '.join(problems)}")
 
 
-def _download(
-    source: Source, url: str, part: Path, progress: Progress, attempts: int, pause: float, timeout: float
-) -> None:
-    """Fill `part` with the right bytes from one address, in as many connections as it takes."""
-    failures, most, again = 0, _size(part), False
-    while True:
-        resumed = _size(part) > 0
-        try:
-            _transfer(source, url, part, progress, timeout)
-            problem = _wrong(source, part)
-            if problem is None:
-                return
-            part.unlink()
-            if again or not resumed:
-                raise DataError(f"{url} sent wrong bytes: {problem}; nothing was kept")
-            most, again = 0, True  # the piece that was there may have been another file's: once more from the start
-        except _CutError as error:
-            failures = 0 if _size(part) > most else failures + 1
-            most = max(most, _size(part))
-            if failures >= attempts:
-                kept = f"; {_size(part):,} bytes are kept, and the next try goes on there" if _size(part) else ""
-                raise _RefusedError(f"{url} failed {attempts} times in a row ({error}){kept}") from error
-            if source.digest is None:
-                part.unlink(missing_ok=True)
-            time.sleep(pause * 2 ** max(0, failures - 1))
+@dataclass(frozen=True)
+class _Download:
+    source: Source
+    url: str
+    part: Path
+    progress: Progress | None
+    timeout: float
 
-
-def _transfer(source: Source, url: str, part: Path, progress: Progress, timeout: float) -> None:
-    """Make one connection and append to `part` what it brings; raise _CutError unless that completes the file."""
-    start = _size(part)
-    asked = request.Request(url, headers={"User-Agent": "fedgbo"} | ({"Range": f"bytes={start}-"} if start else {}))
-    try:
-        with closing(_opener().open(asked, timeout=timeout)) as response:
-            if response.status != 206 or not _starts_at(response, start):
-                start = 0  # the server sends the whole file, whatever was asked
-            length = response.headers.get("Content-Length", "")
-            total = start + int(length) if length.isdecimal() else source.size
-            done = _append(response, part, start, total, source, progress)
-    except HTTPError as error:
-        error.close()
-        if error.code == 416 and start:  # nothing after `start`: the piece is whole, or it is no piece of this file
-            if error.headers.get("Content-Range", "").endswith(f"/{start}"):
-                return
-            part.unlink()
-            raise _CutError("the server has a shorter file than was begun") from error
-        said = f"{error.code} {error.reason}"
-        raise _CutError(said) if error.code in TRANSIENT else _RefusedError(f"{url} answers {said}") from error
-    except (OSError, HTTPException) as error:
-        raise _CutError(str(error) or type(error).__name__) from error
-    if total is not None and done < total:
-        raise _CutError(f"the connection was cut after {done:,} of {total:,} bytes")
-
-
-def _append(
-    response: HTTPResponse, part: Path, start: int, total: int | None, source: Source, progress: Progress
-) -> int:
-    done = start
-    try:
-        file = part.open("ab" if start else "wb")
-    except OSError as error:
-        raise DataError(f"cannot write {part}: {error}") from error
-    with file:
-        while chunk := response.read(CHUNK):
+    def run(self, attempts: int, pause: float) -> None:
+        """Fill `part` with the right bytes, over as many connections as needed."""
+        failures, most, restarted = 0, _size(self.part), False
+        while True:
+            resumed = _size(self.part) > 0
             try:
-                file.write(chunk)
-                file.flush()
-            except OSError as error:
-                raise DataError(f"cannot write {part}: {error}; free some space or choose another folder") from error
-            done += len(chunk)
-            progress(done, total)
-            if source.size is not None and done > source.size:
-                break  # more than there can be: the digest will say what is wrong
-    return done
+                self._transfer()
+                problem = self.source.problem(self.part)
+                if problem is None:
+                    return
+                self.part.unlink()
+                if restarted or not resumed:
+                    raise DataError(f"{self.url} sent wrong bytes: {problem}; nothing was kept")
+                most, restarted = 0, True  # the old part may belong to another file: start again once
+            except _CutError as error:
+                size = _size(self.part)
+                failures = 0 if size > most else failures + 1
+                most = max(most, size)
+                if failures >= attempts:
+                    kept = f"; {size:,} bytes are kept, and the next try continues there" if size else ""
+                    raise _RefusedError(f"{self.url} failed {attempts} times in a row ({error}){kept}") from error
+                if self.source.digest is None:
+                    self.part.unlink(missing_ok=True)
+                time.sleep(pause * 2 ** max(0, failures - 1))
 
+    def _transfer(self) -> None:
+        """Make one connection and append its bytes to `part`; raise _CutError unless that completes the file."""
+        start = _size(self.part)
+        headers = {"User-Agent": "fedgbo"} | ({"Range": f"bytes={start}-"} if start else {})
+        try:
+            with closing(_opener().open(request.Request(self.url, headers=headers), timeout=self.timeout)) as response:
+                content_range = str(response.headers.get("Content-Range", ""))
+                if response.status != 206 or not content_range.startswith(f"bytes {start}-"):
+                    start = 0  # the server ignores Range and sends the whole file
+                length = response.headers.get("Content-Length", "")
+                total = start + int(length) if length.isdecimal() else self.source.size
+                done = self._append(response, start, total)
+        except HTTPError as error:
+            error.close()
+            if error.code == 416 and start:  # no bytes after `start`: the part is complete, or of another file
+                if error.headers.get("Content-Range", "").endswith(f"/{start}"):
+                    return
+                self.part.unlink()
+                raise _CutError("the server's file is shorter than the part that was kept") from error
+            said = f"{error.code} {error.reason}"
+            raise _CutError(said) if error.code in TRANSIENT else _RefusedError(f"{self.url} answers {said}") from error
+        except (OSError, HTTPException) as error:
+            raise _CutError(str(error) or type(error).__name__) from error
+        if total is not None and done < total:
+            raise _CutError(f"the connection was cut after {done:,} of {total:,} bytes")
 
-def _wrong(source: Source, path: Path) -> str | None:
-    """Say what is wrong with a file's size or digest, if anything is."""
-    if source.digest is not None:
-        kind, expected = source.digest
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, kind).hexdigest()
-        if found != expected:
-            return f"the {kind} should be {expected}, but is {found} ({_size(path):,} bytes)"
-    elif source.size is not None and _size(path) != source.size:
-        return f"it should have {source.size:,} bytes, but has {_size(path):,}"
-    return None
+    def _append(self, response: HTTPResponse, start: int, total: int | None) -> int:
+        done = start
+        with self._writing():
+            file = self.part.open("ab" if start else "wb")
+        with file:
+            while chunk := response.read(CHUNK):
+                with self._writing():
+                    file.write(chunk)
+                    file.flush()
+                done += len(chunk)
+                if self.progress is not None:
+                    self.progress(done, total)
+                if self.source.size is not None and done > self.source.size:
+                    break  # too many bytes: the check of the digest reports it
+        return done
 
-
-def _starts_at(response: HTTPResponse, start: int) -> bool:
-    return str(response.headers.get("Content-Range", "")).startswith(f"bytes {start}-")
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Tell errors of the disk from those of the network."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(f"cannot write {self.part}: {error}; free some space or choose another folder") from error
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _silent(done: int, total: int | None) -> None:
-    """Report to nobody."""
 
 
 class _WebOnly(request.HTTPRedirectHandler):
@@ -169,21 +225,15 @@ class _WebOnly(request.HTTPRedirectHandler):
     def redirect_request(
         self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> request.Request | None:
-        """Refuse other schemes."""
         if urlsplit(newurl).scheme not in ("http", "https"):
             raise _RefusedError(f"{req.full_url} redirects to '{newurl}', which is no http or https address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _opener() -> request.OpenerDirector:
+    """Return an opener without urllib's handlers for files, ftp and data addresses."""
     opener = request.OpenerDirector()
-    for handler in (
-        request.ProxyHandler(),
-        request.HTTPHandler(),
-        request.HTTPSHandler(),
-        request.HTTPDefaultErrorHandler(),
-        _WebOnly(),
-        request.HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
+    web = (request.ProxyHandler, request.HTTPHandler, request.HTTPSHandler)
+    for handler in (*web, request.HTTPDefaultErrorHandler, _WebOnly, request.HTTPErrorProcessor):
+        opener.add_handler(handler())
     return opener

@@ -1,8 +1,9 @@
-"""Images as bytes, made into normalised and augmented batches one batch at a time."""
+"""Images stored as bytes, normalised and augmented one batch at a time."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -10,14 +11,15 @@ from torch import Tensor
 
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.core.random import Rows
-from fedgbo.data.samples import Samples
+from fedgbo.data.federated import FederatedData, require_arrays
+from fedgbo.data.samples import LabelledSamples
 from fedgbo.data.store import Array
 
-FRAME = 256  # the code of a pixel outside the image; those inside have 0 to 255
+FRAME = 256  # the code of a pixel outside the image; pixels inside have 0 to 255
 
 
-class Pictures(Protocol):
-    """What images are taken from: an array of bytes, in memory or mapped, or something that draws them on demand."""
+class ImageArray(Protocol):
+    """An array of bytes, in memory or mapped, or an object that draws images on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -28,15 +30,15 @@ class Pictures(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSamples(Samples):
+class ImageSamples(LabelledSamples):
     """Images (N, C, H, W) and labels (N,), both uint8, never copied as a whole.
 
-    A pixel becomes (p / 255 - mean) / std by channel, p being 255 - p first where `invert` is set. In training (with a
-    random generator) an image is flipped left to right with probability 1/2 where `flip` is set, then framed by
-    `padding` zeros, then cut to crop x crop at a random place. In testing it is cut to crop x crop at the centre.
+    A pixel p becomes (p / 255 - mean) / std by channel; `invert` replaces p by 255 - p first. In training (with a
+    random generator), `flip` mirrors an image left to right with probability 1/2; then the image is padded with
+    `padding` zeros and cropped to crop x crop at a random position. In testing it is cropped at the centre.
     """
 
-    images: Pictures
+    images: ImageArray
     labels: Array
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
@@ -57,42 +59,29 @@ class ImageSamples(Samples):
         if self.padding < 0:
             raise ConfigError(f"padding must be 0 or more, not {self.padding}")
 
-    def __len__(self) -> int:
-        """How many samples there are."""
-        return len(self.labels)
-
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return float images and whole-numbered labels of `rows`, augmented if there is a generator."""
-        labels = torch.from_numpy(self.labels[rows].astype(np.int64))
-        pixels = np.asarray(self.images[rows])  # (B, C, H, W)
+        codes = np.asarray(self.images[rows])  # (B, C, H, W)
         if rng is not None:
-            codes = self._augmented(pixels, rng)
-        else:
-            codes = pixels if self.crop is None else _centre(pixels, self.crop)
-        values = self._values
+            codes = self._augmented(codes, rng)
+        elif self.crop is not None:
+            top, left = (codes.shape[2] - self.crop) // 2, (codes.shape[3] - self.crop) // 2
+            codes = codes[:, :, top : top + self.crop, left : left + self.crop]
         images = np.empty(codes.shape, np.float32)
-        for channel, value in enumerate(values):
-            np.take(value, codes[:, channel], out=images[:, channel], mode="clip")  # codes are in range: no check
-        return torch.from_numpy(images), labels
+        for channel, values in enumerate(self._values):
+            np.take(values, codes[:, channel], out=images[:, channel], mode="clip")  # "clip" skips a range check
+        return torch.from_numpy(images), torch.from_numpy(self.labels[rows].astype(np.int64))
 
     @cached_property
     def _values(self) -> Array:
-        """What each pixel code becomes in each channel (C, 257): looked up, not computed again for every pixel."""
+        """The float value of each pixel code in each channel, (C, 257); FRAME's is 0."""
         codes = torch.arange(256.0)
-        images = (255 - codes if self.invert else codes).div(255).repeat(self.images.shape[1], 1)
-        images = images.sub_(_by_channel(self.mean)).div_(_by_channel(self.std))
-        return torch.nn.functional.pad(images, (0, 1)).numpy()  # the last one is FRAME
-
-    def labels_of(self, rows: Rows) -> Array:
-        """Return the labels of `rows`."""
-        return self.labels[rows]
-
-    def label_range(self) -> tuple[int, int]:
-        """Return the smallest and the largest label."""
-        return int(self.labels.min()), int(self.labels.max())
+        values = (255 - codes if self.invert else codes).div(255).repeat(self.images.shape[1], 1)
+        mean, std = (torch.tensor(numbers, dtype=torch.float32)[:, None] for numbers in (self.mean, self.std))
+        values = values.sub_(mean).div_(std)
+        return torch.nn.functional.pad(values, (0, 1)).numpy()
 
     def _augmented(self, pixels: Array, rng: np.random.Generator) -> Array:
-        """Return pixel codes, FRAME for those outside the image: a byte or two to move about instead of a float."""
+        """Return pixel codes, FRAME for those outside the image. Moving codes is cheaper than moving floats."""
         count, channels, height, width = pixels.shape
         if self.flip:
             flipped = rng.random(count) < 0.5
@@ -107,14 +96,23 @@ class ImageSamples(Samples):
         windows = np.lib.stride_tricks.sliding_window_view(pixels, (self.crop, self.crop), axis=(2, 3))
         tops = rng.integers(windows.shape[2], size=count)
         lefts = rng.integers(windows.shape[3], size=count)
-        cut: Array = windows[np.arange(count), :, tops, lefts]
-        return cut
+        return np.asarray(windows[np.arange(count), :, tops, lefts])
 
 
-def _by_channel(values: tuple[float, ...]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32)[:, None]
+def image_data(arrays: Mapping[str, Any], where: str, *, clients: int | None = None, **options: Any) -> FederatedData:
+    """Open packed or synthetic images; `options` are those of `ImageSamples`. Test images are never augmented.
 
-
-def _centre(pixels: Array, crop: int) -> Array:
-    top, left = (pixels.shape[2] - crop) // 2, (pixels.shape[3] - crop) // 2
-    return pixels[:, :, top : top + crop, left : left + crop]
+    `clients` limits the data to the first clients. Their test set is their own if the arrays have test_offsets,
+    otherwise it is the whole one. `where` names the arrays in errors.
+    """
+    require_arrays(arrays, ["train_images", "train_labels", "train_offsets", "test_images", "test_labels"], where)
+    test_options = {name: value for name, value in options.items() if name not in ("flip", "padding")}
+    train = ImageSamples(arrays["train_images"], arrays["train_labels"], **options)
+    test = ImageSamples(arrays["test_images"], arrays["test_labels"], **test_options)
+    data = FederatedData.from_packed(train, test, arrays["train_offsets"], where)
+    if clients is None or clients >= data.clients:
+        return data
+    if "test_offsets" in arrays:
+        end = int(arrays["test_offsets"][clients])
+        test = ImageSamples(arrays["test_images"][:end], arrays["test_labels"][:end], **test_options)
+    return FederatedData(train, data.offsets[: clients + 1], test)

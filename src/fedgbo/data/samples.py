@@ -1,63 +1,62 @@
-"""Rows of (input, target) that a batch is taken from."""
+"""Numbered samples that batches are taken from: tensors, windows over a text, and sparse token counts."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedgbo.core.errors import DataError
 from fedgbo.core.random import Rows
+from fedgbo.data.store import Array
+
+WINDOW = 80  # characters of a window
+LARGEST_COUNT = 255  # of one byte; a larger count is stored as several pairs of the same feature
 
 
 class Samples(ABC):
-    """Numbered samples. How they are stored is this class's own affair; a batch is a pair of tensors."""
+    """Numbered (input, target) samples. Each subclass decides how to store them; a batch is a pair of tensors."""
+
+    overlap = 0  # the distance up to which two rows may share content; not 0 for windows over one text
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many samples there are."""
+        """Return the number of samples."""
 
     @abstractmethod
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of `rows`; `rng` is given where samples are to be augmented for training."""
+        """Return inputs and targets of `rows`; `rng` is given if samples shall be augmented for training."""
 
     @abstractmethod
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest label, or None where targets are not whole numbers."""
+        """Return bounds of the labels (of all samples, for a subset), or None if targets are not integers."""
 
-    def labels_of(self, rows: Rows) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return the targets of `rows` alone; overridden where inputs need not be made for it."""
-        labels: np.ndarray[Any, np.dtype[Any]] = self.batch(rows)[1].numpy()
-        return labels
-
-    @property
-    def overlap(self) -> int:
-        """How far apart two rows may be and still share content: 0, unless samples are windows over one text."""
-        return 0
+    def labels_of(self, rows: Rows) -> Array:
+        """Return only the targets of `rows`; subclasses override this where it is possible without the inputs."""
+        return self.batch(rows)[1].numpy()
 
     def take(self, rows: Rows) -> "Samples":
-        """Return these rows, which must ascend, as samples of their own; by default row numbers and no copy."""
+        """Return a subset; `rows` must ascend. The default keeps row numbers and copies nothing."""
         return Subset(self, rows)
 
 
+@dataclass(eq=False)
 class TensorSamples(Samples):
     """Inputs and targets as two tensors in memory."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor) -> None:
-        self.inputs = inputs
-        self.targets = targets
+    inputs: Tensor
+    targets: Tensor
 
     def __len__(self) -> int:
-        """How many samples there are."""
         return len(self.targets)
 
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return copies of the rows."""
         index = torch.from_numpy(rows)
         return self.inputs[index], self.targets[index]
 
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest label."""
         kind = self.targets.dtype
         if kind.is_floating_point or kind.is_complex or kind == torch.bool:
             return None
@@ -65,29 +64,139 @@ class TensorSamples(Samples):
 
 
 class Subset(Samples):
-    """Some samples of others, in the order in which they lie there."""
+    """Some rows of other samples, in ascending order."""
 
     def __init__(self, samples: Samples, rows: Rows) -> None:
         self.samples = samples
         self.rows = np.sort(rows)
+        self.overlap = samples.overlap  # two rows are at least as far apart there as here
 
     def __len__(self) -> int:
-        """How many samples there are."""
         return len(self.rows)
 
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Return what the others return for the chosen rows."""
         return self.samples.batch(self.rows[rows], rng)
 
-    def labels_of(self, rows: Rows) -> np.ndarray[Any, np.dtype[Any]]:
-        """Return what the others return for the chosen rows."""
+    def labels_of(self, rows: Rows) -> Array:
         return self.samples.labels_of(self.rows[rows])
 
-    @property
-    def overlap(self) -> int:
-        """As among all: rows that are so far apart here are at least as far apart there."""
-        return self.samples.overlap
-
     def label_range(self) -> tuple[int, int] | None:
-        """Return the smallest and the largest label of all, chosen or not."""
         return self.samples.label_range()
+
+
+class LabelledSamples(Samples):
+    """Base class of samples whose labels are one array of integers (N,)."""
+
+    labels: Array
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def labels_of(self, rows: Rows) -> Array:
+        return self.labels[rows]
+
+    def label_range(self) -> tuple[int, int]:
+        return int(self.labels.min()), int(self.labels.max())
+
+
+@dataclass(frozen=True, eq=False)
+class WindowSamples(Samples):
+    """Runs of windows of 80 characters, one character apart: run r has counts[r] windows, the first at starts[r].
+
+    The sample at position p is text[p : p + 80] with the target text[p + 80]. Windows are built only for a batch.
+    """
+
+    overlap = WINDOW
+    text: Array  # (characters,) uint8
+    starts: Array  # (runs,) int64
+    counts: Array  # (runs,) int64
+    ends: Array = field(init=False)  # (runs,) int64, the row after each run's last
+
+    def __post_init__(self) -> None:
+        beyond = np.max(self.starts + self.counts, initial=0) + WINDOW > len(self.text)
+        if len(self.starts) == 0 or np.min(self.starts) < 0 or np.min(self.counts) < 1 or beyond:
+            raise DataError("the windows do not fit the text; pack the data again")
+        object.__setattr__(self, "ends", np.cumsum(self.counts))
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        positions = self._positions(rows)[:, None] + np.arange(WINDOW + 1)  # (B, 81)
+        windows = torch.from_numpy(self.text[positions].astype(np.int64))
+        return windows[:, :WINDOW], windows[:, WINDOW]
+
+    def labels_of(self, rows: Rows) -> Array:
+        return np.asarray(self.text[self._positions(rows) + WINDOW])
+
+    def take(self, rows: Rows) -> "WindowSamples":
+        """Return the rows as runs over the same text: a few numbers for each run of adjacent rows, no copy."""
+        run = np.searchsorted(self.ends, rows, side="right")
+        firsts = np.flatnonzero(np.concatenate([[True], (np.diff(rows) != 1) | (np.diff(run) != 0)]))
+        return WindowSamples(self.text, self._positions(rows[firsts]), np.diff(np.append(firsts, len(rows))))
+
+    def label_range(self) -> tuple[int, int]:
+        return int(self.text.min()), int(self.text.max())
+
+    def _positions(self, rows: Rows) -> Array:
+        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
+            raise IndexError(f"rows go from {rows.min()} to {rows.max()}, but there are {len(self)} samples")
+        run = np.searchsorted(self.ends, rows, side="right")
+        return np.asarray(self.starts[run] + rows - (self.ends[run] - self.counts[run]))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSamples(LabelledSamples):
+    """Token counts as compressed sparse rows: sample r has the features indices[indptr[r] : indptr[r + 1]].
+
+    A feature's value is its count divided by the sample's sum of counts. A batch is one tensor (B, L, 2) of (feature,
+    value) pairs, padded with (0, 0) to the longest sample. Unlike torch's sparse tensors, it works in every engine.
+    """
+
+    indptr: Array  # (N + 1,) int64
+    indices: Array  # (pairs,) uint16
+    counts: Array  # (pairs,) uint8
+    labels: Array  # (N,) uint8
+
+    def __post_init__(self) -> None:
+        pairs = int(self.indptr[-1])
+        if len(self.indptr) != len(self.labels) + 1 or not pairs == len(self.indices) == len(self.counts):
+            raise DataError("the sparse rows, their counts and labels do not fit together; pack the data again")
+
+    @classmethod
+    def from_tokens(cls, rows: Array, features: Array, labels: Array) -> "SparseSamples":
+        """Count each feature in each row; (rows[k], features[k]) is one token, in any order."""
+        width = int(features.max(initial=0)) + 1
+        pairs, counts = np.unique(rows.astype(np.int64) * width + features, return_counts=True)
+        pieces = -(-counts // LARGEST_COUNT)
+        stored = np.full(int(pieces.sum()), LARGEST_COUNT)
+        stored[np.cumsum(pieces) - 1] = counts - (pieces - 1) * LARGEST_COUNT
+        pairs = np.repeat(pairs, pieces)
+        indptr = np.searchsorted(pairs, np.arange(len(labels) + 1) * width).astype(np.int64)
+        return cls(indptr, (pairs % width).astype(np.uint16), stored.astype(np.uint8), labels)
+
+    @cached_property
+    def values(self) -> Array:
+        """The values of all pairs, float32 (pairs,), for code that works on the rows without batches."""
+        sums = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
+        totals = sums[self.indptr[1:]] - sums[self.indptr[:-1]]
+        return np.asarray((self.counts / np.repeat(totals, np.diff(self.indptr))).astype(np.float32))
+
+    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+        starts = self.indptr[rows]
+        lengths = self.indptr[rows + 1] - starts
+        columns = np.arange(lengths.max(initial=1))
+        inside = columns < lengths[:, None]  # (B, L)
+        at = np.where(inside, starts[:, None] + columns, 0)
+        counts = np.where(inside, self.counts[at], 0).astype(np.float64)
+        pairs = np.empty((*inside.shape, 2), dtype=np.float32)
+        pairs[..., 0] = np.where(inside, self.indices[at], 0)
+        pairs[..., 1] = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        return torch.from_numpy(pairs), torch.from_numpy(self.labels[rows].astype(np.int64))
+
+    def take(self, rows: Rows) -> "SparseSamples":
+        """Return a copy of the rows, in any order: the sparse engine needs contiguous rows."""
+        lengths = np.diff(self.indptr)[rows]
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        at = np.repeat(self.indptr[rows] - indptr[:-1], lengths) + np.arange(indptr[-1])
+        return SparseSamples(indptr, self.indices[at], self.counts[at], self.labels[rows])

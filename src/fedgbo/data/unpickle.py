@@ -1,8 +1,8 @@
-"""Pickles of arrays, lists, numbers and text, read without trusting them.
+"""Reads pickles of arrays, lists, numbers and text without trusting them.
 
 A pickle is a program: it names functions and has them called. Here the few names that a pickled numpy array needs lead
-to inert stand-ins of our own, which only note down what they are given; every other name is refused. So nothing that a
-file says is ever run, not even numpy's own code, and an array comes to be only after its parts have been checked.
+to inert stand-ins of our own, which only record their arguments; every other name is refused. So nothing that a file
+names is ever run, not even numpy's own code, and an array is only built after its parts have been checked.
 """
 
 import math
@@ -20,18 +20,15 @@ ORDERS = ("|", "<", ">", "=")
 
 
 def load_plain(stream: BinaryIO, where: str) -> dict[str, Any]:
-    """Return the pickled dictionary, its keys as text, its arrays as numpy arrays; `where` is for messages."""
+    """Return the pickled dictionary, with its keys as text and its arrays as numpy arrays; `where` is for messages."""
     try:
         loaded = _Reader(stream, where).load()
         names = [text(key) for key in loaded] if isinstance(loaded, dict) else []
     except DataError:
         raise
-    except Exception as error:  # what a damaged or hostile pickle raises has no limits
+    except Exception as error:  # a damaged or hostile pickle can raise anything
         reason = str(error) or type(error).__name__
-        raise DataError(
-            f"{where} cannot be read as a pickle of arrays ({reason}): damaged, cut short or another kind of file; "
-            "get it again"
-        ) from error
+        raise DataError(f"{where} cannot be read as a pickle of arrays ({reason}): damaged; get it again") from error
     if not isinstance(loaded, dict):
         raise DataError(f"{where} is a pickled {type(loaded).__name__}, where a dictionary is needed; get it again")
     return {
@@ -41,7 +38,7 @@ def load_plain(stream: BinaryIO, where: str) -> dict[str, Any]:
 
 
 def text(value: Any) -> str:
-    """Read a name, which Python 2 pickled as bytes; raise TypeError if it is none.
+    """Return a name as text, which Python 2 pickled as bytes; raise TypeError for anything else.
 
     >>> text(b"apple")
     'apple'
@@ -53,23 +50,18 @@ def text(value: Any) -> str:
 
 class _Reader(pickle.Unpickler):
     def __init__(self, stream: BinaryIO, where: str) -> None:
-        super().__init__(stream, encoding="bytes")  # Python 2's strings, pixels among them, without a detour
+        super().__init__(stream, encoding="bytes")  # keeps Python 2's strings, among them the pixels, as bytes
         self._where = where
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in for a name."""
         stand_in = _ADMITTED.get((module.replace("numpy._core", "numpy.core"), name))
         if stand_in is None:
-            raise DataError(
-                f"{self._where} wants to call {module}.{name}, which has no place in a file of arrays; refused, and "
-                "nothing was run: do not trust this file"
-            )
+            call = f"{self._where} wants to call {module}.{name}"
+            raise DataError(f"{call}; refused, and nothing was run: do not trust this file")
         return stand_in
 
 
 class _Dtype:
-    """What a pickle says of an array's element type."""
-
     __slots__ = ("name", "order")
 
     def __init__(self, name: Any) -> None:
@@ -80,52 +72,45 @@ class _Dtype:
 
 
 class _Array:
-    """What a pickle says of an array."""
-
     __slots__ = ("data", "dtype", "fortran", "shape")
 
     def __init__(self) -> None:
-        self.data: Any = b""
-        self.dtype: Any = None
-        self.fortran: Any = False
-        self.shape: Any = (0,)
+        self.__setstate__((1, (0,), None, False, b""))
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, self.shape, self.dtype, self.fortran, self.data = state
 
     def array(self, where: str) -> Array:
-        """Check what was noted and view the bytes as an array."""
         dtype = self.dtype
         if not isinstance(dtype, _Dtype) or dtype.name not in INTEGERS or dtype.order not in ORDERS:
             raise DataError(f"{where} is an array of something else than whole numbers; get the file again")
-        size = INTEGERS[dtype.name]
         shape = self.shape if isinstance(self.shape, tuple) else ()
         if not all(type(n) is int and n >= 0 for n in shape) or not isinstance(self.data, bytes | bytearray):
             raise DataError(f"{where} is an array without a proper shape or content; get the file again")
-        if len(self.data) != math.prod(shape) * size:
+        if len(self.data) != math.prod(shape) * INTEGERS[dtype.name]:
             raise DataError(f"{where} has {len(self.data)} bytes for an array of shape {shape}; get the file again")
         flat = np.frombuffer(self.data, dtype=np.dtype(f"{dtype.order}{dtype.name}"))
         return flat.reshape(shape, order="F" if self.fortran else "C")
 
 
-class _Ndarray:
-    """Stands for numpy.ndarray, which pickles only hand on to _reconstruct."""
+class _StandIn:
+    """Stands for a name of numpy's or Python's; without attributes, so that a pickle cannot store anything in it."""
 
     __slots__ = ()
 
 
-class _Reconstruct:
-    """Stands for numpy's _reconstruct(subtype, shape, dtype): an empty array, to be filled by its state."""
+class _Ndarray(_StandIn):  # numpy.ndarray, which pickles only pass on to _reconstruct
+    __slots__ = ()
 
+
+class _Reconstruct(_StandIn):  # numpy's _reconstruct(subtype, shape, dtype): an empty array, filled later by its state
     __slots__ = ()
 
     def __call__(self, *ignored: Any) -> _Array:
         return _Array()
 
 
-class _FromBuffer:
-    """Stands for numpy's _frombuffer(buffer, dtype, shape, order), of protocol 5."""
-
+class _FromBuffer(_StandIn):  # numpy's _frombuffer(buffer, dtype, shape, order), of protocol 5
     __slots__ = ()
 
     def __call__(self, buffer: Any, dtype: Any, shape: Any, order: Any) -> _Array:
@@ -134,18 +119,14 @@ class _FromBuffer:
         return array
 
 
-class _MakeDtype:
-    """Stands for numpy.dtype(name, align, copy)."""
-
+class _MakeDtype(_StandIn):  # numpy.dtype(name, align, copy)
     __slots__ = ()
 
     def __call__(self, name: Any, *ignored: Any) -> _Dtype:
         return _Dtype(name)
 
 
-class _Encode:
-    """Stands for _codecs.encode(text, "latin1"), which is how Python 3 writes bytes for Python 2."""
-
+class _Encode(_StandIn):  # _codecs.encode(text, "latin1"), which is how Python 3 writes bytes for Python 2
     __slots__ = ()
 
     def __call__(self, characters: str, encoding: Any) -> bytes:

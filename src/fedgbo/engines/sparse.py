@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from fedgbo.core.objective import Proximal
 from fedgbo.core.optimiser import AffineStep
-from fedgbo.data.sparse import SparseSamples
+from fedgbo.data.samples import SparseSamples
 from fedgbo.engines.plain import SimulatedClient
 from fedgbo.models.linear import SparseLinear
 from fedgbo.native import TYPES, addresses, library

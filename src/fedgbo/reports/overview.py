@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.data.naive import compare_memory
+from fedgbo.data.federated import compare_memory
 from fedgbo.reports.skew import Skew
 from fedgbo.tasks.task import Task
 

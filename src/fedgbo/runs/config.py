@@ -12,7 +12,7 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.core.random import permutation
-from fedgbo.data.heldout import hold_out
+from fedgbo.data.federated import hold_out
 from fedgbo.runs.describe import build, describe
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import Callback, run

@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from fedgbo.core.checks import whole
-from fedgbo.data.home import open_packed
-from fedgbo.data.image_data import image_data
-from fedgbo.data.synthetic_glyphs import synthetic_glyphs
+from fedgbo.data.images import image_data
+from fedgbo.data.store import open_packed
+from fedgbo.data.synthetic_images import synthetic_glyphs
 from fedgbo.models.cnn import paper_cnn
 from fedgbo.tasks.task import Task
 

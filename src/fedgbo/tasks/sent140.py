@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedgbo.core.errors import DataError
-from fedgbo.data.home import open_packed
-from fedgbo.data.sent140 import FEATURES
-from fedgbo.data.store import Array
-from fedgbo.data.synthetic_tweets import synthetic_tweets
-from fedgbo.data.text_data import sparse_data
+from fedgbo.data.sent140 import FEATURES, sparse_data
+from fedgbo.data.store import Array, open_packed
+from fedgbo.data.synthetic_text import synthetic_tweets
 from fedgbo.models.linear import sent140_linear
 from fedgbo.tasks.task import Task
 

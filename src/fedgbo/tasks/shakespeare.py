@@ -6,10 +6,9 @@ How much of a speaker's text is for training is decided when the data are packed
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedgbo.data.home import open_packed
-from fedgbo.data.store import Array
+from fedgbo.data.shakespeare import window_data
+from fedgbo.data.store import Array, open_packed
 from fedgbo.data.synthetic_text import MEAN, synthetic_text
-from fedgbo.data.text_data import window_data
 from fedgbo.models.gru import shakespeare_gru
 from fedgbo.tasks.task import Task
 
