@@ -6,12 +6,10 @@ import struct
 import numpy as np
 import pytest
 
-from fedgbo.reports.events import scalar_event, version_event
-from fedgbo.reports.figures import write_figures
+from fedgbo.reports.figure_files import write_figures
+from fedgbo.reports.label_skew import Labels, Skew
 from fedgbo.reports.sections import sections_of
-from fedgbo.reports.skew import Skew
-from fedgbo.reports.tasks import Labels
-from fedgbo.reports.tensorboard import write_events
+from fedgbo.reports.tensorboard import scalar_event, version_event, write_events
 from tests.reports.runs import FEDAVG, FEDGBO
 
 

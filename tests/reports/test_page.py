@@ -10,12 +10,10 @@ from itertools import pairwise
 import pytest
 
 from fedgbo.core.errors import MissingExtraError
-from fedgbo.reports.collect import collect
-from fedgbo.reports.page import build_page
-from fedgbo.reports.page.build import _library
-from fedgbo.reports.page.charts import thinned
+from fedgbo.reports.label_skew import Labels, labels_of
+from fedgbo.reports.load import collect
+from fedgbo.reports.page import _library, build_page, thinned
 from fedgbo.reports.sections import sections_of
-from fedgbo.reports.tasks import Labels, labels_of
 from tests.reports.conftest import write_run
 from tests.reports.runs import FEDAVG, FEDGBO
 
@@ -119,7 +117,7 @@ def choose_axes(page):
     for x, y, wanted, end in (
         ("upload_bytes", "accuracy", "upload of all clients (KiB),test accuracy (%)", 3000 / 1024),
         ("download_bytes", "loss", "download of all clients (KiB),test loss", 6000 / 1024),
-        ("flops", "train_loss", "work on all clients (MFLOPs),training loss", 30),
+        ("flops", "train_loss", "computation of all clients (MFLOPs),training loss", 30),
         ("seconds", "accuracy", "wall-clock time (seconds),test accuracy (%)", 3),
     ):
         for name, value in (("x", x), ("y", y)):

@@ -2,13 +2,13 @@
 
 import json
 
+from fedgbo.reports.comparison import baseline_of, summarise
+from fedgbo.reports.curves import drift_axes
+from fedgbo.reports.label_skew import Labels
 from fedgbo.reports.load import load_run
-from fedgbo.reports.measures import drift_axes
 from fedgbo.reports.page import build_page
+from fedgbo.reports.report_tables import cost_table, runs_table, settings_table, shared_settings
 from fedgbo.reports.sections import sections_of, slug
-from fedgbo.reports.summary import baseline_of, summarise
-from fedgbo.reports.tables import cost_table, runs_table, settings_table, shared_settings
-from fedgbo.reports.tasks import Labels
 from tests.reports.runs import FEDAVG, FEDGBO
 
 
@@ -66,7 +66,7 @@ def test_what_is_left_out_is_named(write):
     notes = {note.path.name: note.reason for note in section.notes}
     assert notes.keys() == {"copy", "short", "begun"}
     assert "has the same settings and seed" in notes["copy"]
-    assert "(diverged) ends at round 10: there the curve of fedavg ends" in notes["short"]
+    assert "ends at round 10 (diverged); the curve of fedavg ends there" in notes["short"]
     assert "no evaluation yet" in notes["begun"]
     assert [[run.path.name for run in line.runs] for line in section.lines] == [["long", "short"]]
 
@@ -84,7 +84,7 @@ def test_drift_that_not_all_seeds_measured_is_named_and_not_drawn(write):
     section = sections_of([measured, write(FEDAVG, 1, [0.1, 0.2])])[0]
     assert drift_axes(section.lines) == []
     assert [(note.path.name, note.reason) for note in section.notes] == [
-        ("fedavg-1", "measured no drift: that of fedavg is not drawn")
+        ("fedavg-1", "has no measured drift, so the drift of fedavg is not drawn")
     ]
     assert "<h3>Curves" in build_page([section], [Labels(None, "x")], [])
     alone = sections_of([measured])[0]

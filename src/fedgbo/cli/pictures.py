@@ -10,7 +10,7 @@ from fedgbo.data.samples import Samples
 from fedgbo.data.sparse import SparseSamples
 from fedgbo.data.store import Array
 from fedgbo.data.windows import WindowSamples
-from fedgbo.reports.skew import Skew
+from fedgbo.reports.label_skew import Skew
 
 SHADES = " ░▒▓█"
 

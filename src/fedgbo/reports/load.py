@@ -1,7 +1,8 @@
-"""Read run folders, and put the runs that differ only in their seed together."""
+"""Find and read run folders, and group the runs that differ only in their seed."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -10,24 +11,43 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Record
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
+MARKS = {"run.json", "metrics.jsonl", "checkpoints"}  # a folder with any of them is a run; without the others, damaged
+NOT_SETTINGS = {"seed", "rounds", "eval_every", "metrics"}  # runs that differ only in these belong to one group
+
 
 @dataclass(frozen=True)
 class RunData:
-    """A run as its folder tells it."""
+    """The content of a run folder."""
 
     path: Path
     config: RunConfig
-    status: str  # finished, stopped, interrupted, diverged; running; died: neither ended nor running
+    status: str  # finished, stopped, interrupted, diverged, running, or died (neither ended nor running)
     records: tuple[Record, ...]
     rounds: int = 0  # planned
     reason: str = ""  # why it diverged
+
+
+@dataclass(frozen=True)
+class RunProblem:
+    """Why a run is not shown, or not shown in full."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Runs in the order of their paths, and the folders that could not be read."""
+
+    runs: tuple[RunData, ...]
+    problems: tuple[RunProblem, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,39 +59,62 @@ class Group:
     rounds: Floats  # (R,)
     accuracy: Floats  # (seeds, R)
 
-    def cost(self, name: str, at: int) -> float:
-        """Return the mean over seeds of a total ("upload_bytes", "flops", ...) at the `at`-th evaluation."""
-        wanted = int(self.rounds[at])
-        values = [getattr(r, name) for run in self.runs for r in run.records if r.round == wanted]
-        return float(np.mean(values))
+
+def find_runs(places: Iterable[Path]) -> list[Path]:
+    """Return the run folders at or below each place, each once, in the order of their paths."""
+    found: dict[Path, Path] = {}
+    for place in places:
+        if not place.is_dir():
+            raise ConfigError(f"there is no folder {place}; give run folders, or folders that contain some")
+        for path in sorted(_runs_below(place)):
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def collect(places: Iterable[Path]) -> Collection:
+    """Read all runs at or below the places; a folder that cannot be read becomes a problem."""
+    runs, problems = [], []
+    for path in find_runs(places):
+        try:
+            runs.append(load_run(path))
+        except RunFolderError as error:
+            problems.append(RunProblem(path, str(error)))
+    return Collection(tuple(runs), tuple(problems))
 
 
 def load_run(path: Path) -> RunData:
-    """Read one run folder; raise RunFolderError, naming the file, on anything that no run of ours would write."""
+    """Read one run folder; raise RunFolderError, naming the file, if its content is damaged."""
     folder = RunFolder(path)
     config, ended = checked_config(folder.config(), path / "run.json"), folder.status()
     records = in_order(folder.records(), path / "metrics.jsonl")
     planned = [config.rounds, ended.get("rounds"), *(record.round for record in records[-1:])]
-    rounds = max(number for number in planned if isinstance(number, int))  # a resumed run may go on for longer
-    return RunData(path, config, _status(folder, ended), records, rounds, str(ended.get("reason", "")))
+    rounds = max(number for number in planned if isinstance(number, int))  # a resumed run may be longer
+    status = ended.get("status")
+    if folder.in_use():  # a resumed run keeps the status.json of its last end
+        status = "running"
+    elif not isinstance(status, str):
+        raise RunFolderError(f"{path / 'status.json'} is damaged: its status is {status!r}")
+    elif status == "running":
+        status = "died"
+    return RunData(path, config, status, records, rounds, str(ended.get("reason", "")))
 
 
 def checked_config(content: Mapping[str, Any], file: Path) -> RunConfig:
-    """Return what a run is; also of one that was begun from Python, which has a digest of its initial parameters."""
+    """Return the configuration of a run; runs started from Python also store a digest of their initial parameters."""
     try:
         config = RunConfig(**{key: value for key, value in content.items() if key != "initial_params"})
         for table in (config.task, config.algorithm):
             if not isinstance(table["name"], str):
-                raise TypeError("a name is no text")
+                raise TypeError("a name is not a string")
         _ = config.label
-        json.dumps(config.model_dump(), ensure_ascii=False).encode()  # half of a surrogate pair is no text, either
+        json.dumps(config.model_dump(), ensure_ascii=False).encode()  # rejects lone surrogates
     except (ValidationError, TypeError, KeyError, AttributeError, UnicodeEncodeError) as error:
         raise RunFolderError(f"{file} is damaged: {error}") from error
     return config
 
 
 def in_order(records: Iterable[Record], file: Path) -> tuple[Record, ...]:
-    """Return the records, unless a round comes twice or too late."""
+    """Return the records; raise RunFolderError unless their rounds increase."""
     found = tuple(records)
     for before, record in pairwise(found):
         if record.round <= before.round:
@@ -79,22 +122,28 @@ def in_order(records: Iterable[Record], file: Path) -> tuple[Record, ...]:
     return found
 
 
-def _status(folder: RunFolder, ended: Mapping[str, Any]) -> str:
-    if folder.in_use():  # whatever status.json says: a resumed run still has the one of its last end
-        return "running"
-    status = ended.get("status")
-    if not isinstance(status, str):
-        raise RunFolderError(f"{folder.path / 'status.json'} is damaged: its status is {status!r}")
-    return "died" if status == "running" else status
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables with their dotted names, such as algorithm.optimiser.lr."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def group_runs(runs: Iterable[RunData]) -> list[Group]:
-    """Put runs together that differ only in their seed, in the order in which they first come."""
+    """Group runs that differ only in their seed, in the order of their first appearance."""
     together: dict[str, list[RunData]] = {}
     for run in runs:
-        key = json.dumps(run.config.model_dump(exclude={"seed", "rounds", "eval_every", "metrics"}), sort_keys=True)
+        key = json.dumps(run.config.model_dump(exclude=NOT_SETTINGS), sort_keys=True)
         together.setdefault(key, []).append(run)
-    return [_group(members) for members in together.values()]
+    groups = []
+    for members in together.values():
+        rounds, accuracy = over_seeds(members, lambda record: record.accuracy)
+        if not rounds.size:
+            raise RunFolderError(f"{members[0].path} has no accuracy to show yet, or its task has no metric")
+        groups.append(Group(members[0].config.label, tuple(members), rounds, accuracy))
+    return groups
 
 
 def over_seeds(runs: Sequence[RunData], value: Callable[[Record], float | None]) -> tuple[Floats, Floats]:
@@ -105,8 +154,8 @@ def over_seeds(runs: Sequence[RunData], value: Callable[[Record], float | None])
     return np.array(shared, dtype=np.float64), np.array(table, dtype=np.float64)
 
 
-def _group(runs: list[RunData]) -> Group:
-    rounds, accuracy = over_seeds(runs, lambda record: record.accuracy)
-    if not rounds.size:
-        raise RunFolderError(f"{runs[0].path} has no accuracy to show yet, or its task has no metric")
-    return Group(runs[0].config.label, tuple(runs), rounds, accuracy)
+def _runs_below(place: Path) -> Iterator[Path]:
+    for folder, inner, files in os.walk(place):
+        if MARKS & {*inner, *files}:
+            inner.clear()  # a run folder contains no other runs
+            yield Path(folder)

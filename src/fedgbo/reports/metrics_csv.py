@@ -1,42 +1,42 @@
-"""Many runs' metrics as one small CSV file, and back: what is kept of runs when their folders are gone.
+"""The metrics of many runs as one small CSV file, and back; it keeps the numbers after the run folders are deleted.
 
-A row is an evaluation. Settings stand in columns named after their place in run.json, such as algorithm.optimiser.lr:
-names as they are, all else as JSON; an empty cell is a setting that the run does not have. Numbers keep all digits.
+A row is an evaluation. Settings are in columns named after their place in run.json, such as algorithm.optimiser.lr:
+names as plain text, all other values as JSON. An empty cell is a setting that the run does not have, or a number that
+was not measured. Numbers keep all digits.
 """
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from fedgbo.core.errors import FedGBOError, RunFolderError
-from fedgbo.reports.load import RunData, checked_config, in_order
-from fedgbo.reports.render import numbers_csv
+from fedgbo.reports.load import RunData, checked_config, flatten, in_order
+from fedgbo.reports.table import numbers_csv
 from fedgbo.runs.record import Record
 
 MEASURED = tuple(field.name for field in fields(Record) if field.name != "drift")
-TEXT = ("run", "status")  # of the folder: its name, and how the run ended
+TEXT = ("run", "status")  # the folder's name, and how the run ended
 
 
 def metrics_csv(runs: Iterable[RunData]) -> str:
-    """Write all evaluations of some runs; runs without any leave no trace."""
-    told = [(run, _settings(run)) for run in runs]
-    names = dict.fromkeys(name for _, settings in told for name in settings)
-    empty = dict.fromkeys(names, "")
+    """Write all evaluations of some runs; runs without evaluations are left out."""
+    given = [(run, _settings(run)) for run in runs]
+    empty = dict.fromkeys((name for _, settings in given for name in settings), "")
     return numbers_csv(
         [
             {**empty, **settings, **{name: getattr(record, name) for name in MEASURED}}
-            for run, settings in told
+            for run, settings in given
             for record in run.records
         ]
     )
 
 
 def read_metrics(file: Path) -> list[RunData]:
-    """Undo `metrics_csv`; raise RunFolderError, naming the file, on anything that it would not write."""
+    """Undo `metrics_csv`; raise RunFolderError, naming the file, if its content is damaged."""
     try:
         with file.open(encoding="utf-8", newline="") as opened:
             rows = list(csv.DictReader(opened))
@@ -74,12 +74,5 @@ def _record(row: Mapping[str, str], file: Path) -> Record:
 
 def _settings(run: RunData) -> dict[str, str]:
     given = {key: value for key, value in run.config.model_dump().items() if value is not None and value != []}
-    return {"run": run.path.name, "status": run.status, **dict(_flat("", given))}
-
-
-def _flat(prefix: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(f"{prefix}{key}.", value)
-        else:
-            yield f"{prefix}{key}", value if key == "name" else json.dumps(value)
+    cells = {name: value if name.endswith(".name") else json.dumps(value) for name, value in flatten(given)}
+    return {"run": run.path.name, "status": run.status, **cells}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgbo.reports.chart import altair, titled
+from fedgbo.reports.charts import altair, titled
 
 BEST = "#D55E00"
 TICKS = [factor * 10.0**power for power in range(-8, 5) for factor in (1, 3)]
