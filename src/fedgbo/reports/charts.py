@@ -1,11 +1,11 @@
 """Charts of curves with confidence bands, for the page and for papers. altair draws, vl-convert writes the files."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from fedgbo.core.errors import ConfigError, MissingExtraError
 from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, Point, interval_fields, points
@@ -19,7 +19,7 @@ DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [8, 2, 2, 2, 2, 2], [10, 4], [4,
 SUFFIXES = (".png", ".svg", ".pdf")
 PADDING = {"left": 5, "top": 5, "bottom": 5, "right": 30}  # keeps the legend whole if the font is wider than measured
 WIDE, NARROW = (640, 400), (270, 180)  # width and height of a single panel, and of one among many
-ROOM = 0.15  # share of the lines' span that the y axis of a panel adds on either side for wide bands
+ROOM = 0.15  # for bands in a panel, as a share of what its lines span
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,9 @@ class Palette:
     colours: tuple[str, ...] = tuple(COLOURS)
 
     def colour(self, name: str) -> str:
-        """Return a name's colour."""
         return self.colours[self.names.index(name) % len(self.colours)]
 
     def dash(self, name: str) -> list[int]:
-        """Return a name's dashes."""
         i = self.names.index(name)
         return DASHES[(i + i // len(self.colours)) % len(DASHES)]
 
@@ -47,13 +45,17 @@ class Palette:
         return colour, alt.StrokeDash("algorithm:N", scale=dashes, legend=legend)
 
 
-def altair() -> Any:
-    """Import altair, or raise an error that says how to install it."""
+def extra(module: str, need: str) -> Any:
+    """Import an optional dependency, or raise an error that says how to install it."""
     try:
-        import altair as alt
+        return import_module(module)
     except ImportError as error:
-        raise MissingExtraError("charts need altair: pip install 'fedgbo[charts]'") from error
-    return alt
+        raise MissingExtraError(f"{need}: pip install 'fedgbo[charts]'") from error
+
+
+def altair() -> Any:
+    """Import altair."""
+    return extra("altair", "charts need altair")
 
 
 def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
@@ -75,11 +77,9 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
 
 def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
     """Add a title, and the grid and legend that all charts share."""
-    return (
-        chart.properties(title=altair().Title(title, subtitle=subtitle, anchor="start"), padding=PADDING)
-        .configure_axis(grid=True, gridOpacity=0.4)
-        .configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
-    )
+    chart = chart.properties(title=altair().Title(title, subtitle=subtitle, anchor="start"), padding=PADDING)
+    chart = chart.configure_axis(grid=True, gridOpacity=0.4)
+    return chart.configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
 
 
 def bands(seeds: int) -> str:
@@ -101,15 +101,22 @@ def embedded(chart: Any) -> dict[str, Any]:
     return {key: value for key, value in chart.to_dict().items() if key not in ("config", "$schema")}
 
 
-def extent(rows: Sequence[Point], y: Axis) -> list[float]:
-    """Return the range of lines and bands; parts of a band that no value can have are cut off."""
-    values = [row[key] for row in rows for key in (y.key, f"{y.key}_low", f"{y.key}_high") if key in row]
-    low, high = min(values), max(values)
-    if min(row[y.key] for row in rows if y.key in row) >= 0:
-        low = max(low, 0.0)
-    if y.key == "accuracy" and y.scale == 0.01:
-        high = min(high, 100.0)
-    return [low, high] if low < high else [low - 1, high + 1]
+def extent(rows: Sequence[Point], y: Axis, room: float = math.inf) -> list[float]:
+    """Return the range of the y axis: all lines, and their bands as far as values can lie there.
+
+    Bands get at most the share `room` of the lines' span on either side: with few seeds they are very wide.
+    """
+    if not rows:
+        return [0.0, 1.0]
+    means = [row[y.key] for row in rows if y.key in row]
+    ends = [row[key] for row in rows for key in (y.key, f"{y.key}_low", f"{y.key}_high") if key in row]
+    low, high = min(means), max(means)
+    spare = room * ((high - low) or abs(high) or 1.0)
+    bottom, top = max(low - spare, min(ends)), min(high + spare, max(ends))
+    bottom = max(bottom, 0.0) if low >= 0 else bottom
+    top = min(top, 100.0) if y == SCORES[0] else top
+    margin = 0.0 if bottom < top else ROOM * (abs(top) or 1.0)
+    return [bottom - margin, top + margin]
 
 
 def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
@@ -132,7 +139,7 @@ def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], va
     first = [c.series for c in curves if (c.row, c.column) == (fullest.row, fullest.column)]  # orders the legend
     series = list(dict.fromkeys([*first, *(c.series for c in curves)]))
     width, height = NARROW if len(rows) * len(columns) > 1 else WIDE
-    palette, lines = Palette(tuple(series)), []
+    palette, y, lines = Palette(tuple(series)), Axis("mean", value), []
     for row in rows:
         panels = []
         for column in columns:
@@ -142,7 +149,7 @@ def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], va
                 for c in here
                 for at, mean, half in zip(c.rounds.tolist(), c.mean.tolist(), c.half.tolist(), strict=True)
             ]
-            panel = curve_chart(dots, palette, series, ROUNDS, Axis("mean", value), _panel_range(here, factor))
+            panel = curve_chart(dots, palette, series, ROUNDS, y, extent(dots, y, ROOM))
             name = ", ".join(part for part in (row, column) if part)
             panels.append(panel.properties(width=width, height=height, title=name))
         lines.append(alt.hconcat(*panels))
@@ -168,15 +175,9 @@ def live_chart(
     The page sets the signal `shown` to the algorithms to show, and may replace the field and the title of x.
     """
     alt = altair()
-    counted = [cost for cost in costs if all(cost.key in row for row in rows)]
-    tooltip = [
-        alt.Tooltip("algorithm:N"),
-        alt.Tooltip(f"{y.key}:Q", title=y.title, format=".4~g"),
-        alt.Tooltip(f"{y.key}_low:Q", title="95% interval from", format=".4~g"),
-        alt.Tooltip(f"{y.key}_high:Q", title="to", format=".4~g"),
-        alt.Tooltip("seeds:Q"),
-        *(alt.Tooltip(f"{cost.key}:Q", title=cost.title, format=".4~g") for cost in counted),
-    ]
+    told = {y.key: y.title, f"{y.key}_low": "95% interval from", f"{y.key}_high": "to", "seeds": "seeds"}
+    told |= {cost.key: cost.title for cost in costs if all(cost.key in row for row in rows)}
+    tooltip = [alt.Tooltip(f"{key}:Q", title=title, format=".4~g") for key, title in told.items()]
     near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom="wheel![event.shiftKey || event.ctrlKey]")
     across = alt.X(f"{costs[0].key}:Q", title=costs[0].title)
@@ -184,7 +185,9 @@ def live_chart(
     layers = _layers([], (colour, dash), across, y, extent(rows, y))
     opacity = alt.condition(near, alt.value(1), alt.value(0))
     dots = alt.Chart().mark_point(filled=True, size=60, clip=True).add_params(near)
-    dots = dots.encode(x=across, y=alt.Y(f"{y.key}:Q"), color=colour, opacity=opacity, tooltip=tooltip)
+    dots = dots.encode(
+        x=across, y=alt.Y(f"{y.key}:Q"), color=colour, opacity=opacity, tooltip=["algorithm:N", *tooltip]
+    )
     layers.layer[1] = layers.layer[1].add_params(zoom)
     chart = (layers + dots).add_params(alt.param(name="shown", value=list(names)))
     chart = chart.transform_filter("indexof(shown, datum.algorithm) >= 0").properties(width="container", height=380)
@@ -200,18 +203,3 @@ def _layers(rows: Sequence[Point], channels: tuple[Any, Any], x: Any, y: Axis, d
     band = base.mark_area(opacity=0.12, clip=True).encode(y=low, y2=f"{y.key}_high:Q")
     line = base.mark_line(strokeWidth=2, clip=True).encode(y=alt.Y(f"{y.key}:Q", scale=scale), strokeDash=dash)
     return alt.layer(band, line)
-
-
-def _panel_range(curves: Sequence[Curve], factor: float) -> list[float]:
-    """Return the range of a panel's y axis: all lines, and ROOM for their bands, which with few seeds are very wide."""
-    if not curves:
-        return [0.0, 1.0]
-    low, high = min(c.mean.min() for c in curves), max(c.mean.max() for c in curves)
-    room = ROOM * ((high - low) or abs(high) or 1.0)
-    bottom = max(low - room, min((c.mean - np.nan_to_num(c.half)).min() for c in curves))
-    top = min(high + room, max((c.mean + np.nan_to_num(c.half)).max() for c in curves))
-    if low >= 0:
-        bottom = max(bottom, 0.0)
-    if top == bottom:
-        top += room
-    return [float(factor * bottom), float(factor * top)]

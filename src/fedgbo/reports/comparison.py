@@ -87,24 +87,16 @@ def baseline_of(groups: Sequence[Group]) -> Group | None:
 def summarise(groups: Sequence[Group]) -> list[Summary]:
     """Summarise each group; `match` and `versus` compare with the baseline's best, where there is a baseline."""
     baseline = baseline_of(groups)
+    goal = np.inf if baseline is None else baseline.accuracy.mean(axis=0).max() - ROUNDING
     summaries = []
     for group in groups:
-        mean, best, matched = group.accuracy.mean(axis=0), _best(group), None
-        half = float(confidence(group.accuracy)[best])
-        if baseline is not None:
-            reached = np.flatnonzero(mean >= baseline.accuracy.mean(axis=0).max() - ROUNDING)
-            matched = _effort(group, int(reached[0])) if reached.size else None
-        summaries.append(
-            Summary(
-                label=group.label,
-                seeds=len(group.runs),
-                accuracy=float(mean[best]),
-                interval=None if np.isnan(half) else half,
-                best=_effort(group, best),
-                match=matched,
-                versus=None if baseline is None or baseline is group else _versus(group, baseline),
-            )
-        )
+        mean, best = group.accuracy.mean(axis=0), _best(group)
+        half, reached = float(confidence(group.accuracy)[best]), np.flatnonzero(mean >= goal)
+        interval = None if np.isnan(half) else half
+        match = _effort(group, int(reached[0])) if reached.size else None
+        versus = None if baseline is None or baseline is group else _versus(group, baseline)
+        accuracy, effort = float(mean[best]), _effort(group, best)
+        summaries.append(Summary(group.label, len(group.runs), accuracy, interval, effort, match, versus))
     return summaries
 
 
@@ -113,22 +105,16 @@ def conclusion(summaries: Sequence[Summary]) -> list[str]:
     baseline = next((row for row in summaries if row.label == "fedavg"), None)
     if baseline is None:
         return []
-    lines = []
-    best = f"FedAvg's best accuracy ({baseline.accuracy:.1%}, round {baseline.best.round})"
-    for row in summaries:
-        if not row.label.startswith("fedgbo"):
-            continue
+    lines, best = [], f"FedAvg's best accuracy ({baseline.accuracy:.1%}, round {baseline.best.round})"
+    for row in (row for row in summaries if row.label.startswith("fedgbo")):
         if row.match is None:
             lines.append(f"{row.label} did not reach {best}.")
         elif not row.match.round:
             lines.append(f"{row.label} had {best} before the first round.")
         else:
-            ratio = baseline.best.round / row.match.round
-            upload = baseline.best.upload_bytes / row.match.upload_bytes
-            lines.append(
-                f"{row.label} reached {best} at round {row.match.round}: "
-                f"{ratio:.1f}x fewer rounds, {upload:.1f}x less upload."
-            )
+            rounds = f"{baseline.best.round / row.match.round:.1f}x fewer rounds"
+            upload = f"{baseline.best.upload_bytes / row.match.upload_bytes:.1f}x less upload"
+            lines.append(f"{row.label} reached {best} at round {row.match.round}: {rounds}, {upload}.")
     return lines
 
 

@@ -1,9 +1,7 @@
 """Curves: means over seeds with confidence intervals, of scores against costs, as points to draw and as CSV."""
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ from fedgbo.core.errors import RunFolderError
 from fedgbo.reports.comparison import confidence
 from fedgbo.reports.load import Floats, RunData, over_seeds
 from fedgbo.reports.sections import Line
+from fedgbo.reports.table import numbers_csv
 from fedgbo.runs.record import Record
 
 DIGITS = 7  # significant digits of points
@@ -50,22 +49,18 @@ COSTS = (  # field, title, units with their sizes
     ("flops", "computation of all clients", FLOPS),
     ("seconds", "wall-clock time", [(1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours")]),
 )
-SCORES = (
-    Axis("accuracy", "test accuracy (%)", 0.01),
-    Axis("loss", "test loss"),
-    Axis("train_loss", "training loss"),
+SCORES = (Axis("accuracy", "test accuracy (%)", 0.01), Axis("loss", "test loss"), Axis("train_loss", "training loss"))
+DRIFT = (
+    Axis("cosine", "mean pairwise cosine distance of client models"),
+    Axis("update_cosine", "mean pairwise cosine distance of client updates"),
+    Axis("error", "perturbation ‖e_t‖, equation (2)"),
+    Axis("bound", "bound of ‖e_t‖, equation (3), with estimated constants"),
+    Axis("gradient", "norm of the mean gradient"),
+    Axis("largest", "largest norm of a gradient"),
+    Axis("smoothness", "observed smoothness"),
+    Axis("heterogeneity", "heterogeneity of clients' gradients"),
+    Axis("noise", "noise of minibatch gradients"),
 )
-DRIFT = {
-    "cosine": "mean pairwise cosine distance of client models",
-    "update_cosine": "mean pairwise cosine distance of client updates",
-    "error": "perturbation ‖e_t‖, equation (2)",
-    "bound": "bound of ‖e_t‖, equation (3), with estimated constants",
-    "gradient": "norm of the mean gradient",
-    "largest": "largest norm of a gradient",
-    "smoothness": "observed smoothness",
-    "heterogeneity": "heterogeneity of clients' gradients",
-    "noise": "noise of minibatch gradients",
-}
 
 
 def curve(
@@ -80,15 +75,14 @@ def curve(
 
 def curves_csv(curves: Sequence[Curve], heading: str, names: tuple[str, str, str, str]) -> str:
     """Write the numbers of a chart; `names` are those of row, column, series and value."""
-    text = StringIO()
-    text.write(f"# {' '.join(heading.split())}\n")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*names[:3], "seeds", "round", names[3], "low", "high"])
+    header = (*names[:3], "seeds", "round", names[3], "low", "high")
+    rows = []
     for line in curves:
-        for at, mean, half in zip(line.rounds, line.mean, line.half, strict=True):
-            band = ["", ""] if np.isnan(half) else [repr(float(mean - half)), repr(float(mean + half))]
-            writer.writerow([line.row, line.column, line.series, line.seeds, int(at), repr(float(mean)), *band])
-    return text.getvalue()
+        for at, mean, half in zip(line.rounds.tolist(), line.mean.tolist(), line.half.tolist(), strict=True):
+            band = ("", "") if np.isnan(half) else (mean - half, mean + half)
+            values = (line.row, line.column, line.series, line.seeds, int(at), mean, *band)
+            rows.append(dict(zip(header, values, strict=True)))
+    return f"# {' '.join(heading.split())}\n{numbers_csv(rows)}"
 
 
 def cost_axes(lines: Sequence[Line]) -> list[Axis]:
@@ -112,20 +106,15 @@ def unit_for(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float,
     return [unit for unit in units if unit[0] <= largest or unit is units[0]][-1]
 
 
-def score_axes(lines: Sequence[Line]) -> list[Axis]:
-    """Return the scores that at least one line has."""
-    return [axis for axis in SCORES if any(_values(line, axis)[0].size for line in lines)]
-
-
-def drift_axes(lines: Sequence[Line]) -> list[Axis]:
-    """Return the measures of client drift that all seeds of at least one line have; empty for most runs."""
-    axes = [Axis(key, title) for key, title in DRIFT.items()]
+def measured(axes: Sequence[Axis], lines: Sequence[Line]) -> list[Axis]:
+    """Return the axes, of SCORES or DRIFT, that all seeds of at least one line measured."""
     return [axis for axis in axes if any(_values(line, axis)[0].size for line in lines)]
 
 
 def drift_of(record: Record) -> dict[str, float]:
     """Return the measures of drift in a record, without names that DRIFT does not have."""
-    return {key: value for key, value in (record.drift or {}).items() if key in DRIFT}
+    drift: dict[str, float] = record.drift or {}
+    return {axis.key: drift[axis.key] for axis in DRIFT if axis.key in drift}
 
 
 def points(lines: Iterable[Line], costs: Sequence[Axis], scores: Sequence[Axis]) -> list[Point]:
@@ -157,12 +146,7 @@ def _points_of(line: Line, costs: Sequence[Axis], scores: Sequence[Axis]) -> lis
 
 def _values(line: Line, axis: Axis) -> tuple[Floats, Floats]:
     """Return the rounds (R,) at which every seed has this value, and the values (seeds, R)."""
-
-    def value(record: Record) -> float | None:
-        found: float | None = getattr(record, axis.key) if hasattr(record, axis.key) else drift_of(record).get(axis.key)
-        return found
-
-    rounds, values = over_seeds(line.runs, value)
+    rounds, values = over_seeds(line.runs, lambda r: getattr(r, axis.key, (r.drift or {}).get(axis.key)))
     return rounds, values / axis.scale
 
 

@@ -35,12 +35,7 @@ class Skew:
         return float(np.abs(shares - overall).sum(axis=1).mean() / 2)
 
 
-@dataclass(frozen=True, eq=False)
-class Labels:
-    """The label skew of a section's task, or the reason why it is not known."""
-
-    skew: Skew | None
-    why_not: str = ""
+Labels = Skew | str  # the label skew of a task, or the reason why it is not known
 
 
 def label_skew(data: FederatedData, most: int = 40) -> Skew:
@@ -64,14 +59,12 @@ def labels_of(section: Section, own_files: bool = False) -> Labels:
     config = section.lines[0].runs[0].config
     name = config.task["name"]
     if ":" in name and not own_files:
-        return Labels(None, f"the task {name} is defined in a file that would be executed; --own-tasks opens it")
+        return f"the task {name} is defined in a file that would be executed; --own-tasks opens it"
     try:
         data = config.build_task().data
-        if data.train.label_range() is None:
-            return Labels(None, "the task has no classes")
-        return Labels(label_skew(data))
+        return "the task has no classes" if data.train.label_range() is None else label_skew(data)
     except (FedGBOError, OSError, TypeError, ValueError, MemoryError, OverflowError) as error:
-        return Labels(None, f"the task cannot be opened here: {error}")
+        return f"the task cannot be opened here: {error}"
 
 
 def overview(task: Task, skew: Skew | None, memory: bool = False) -> dict[str, Any]:
@@ -89,13 +82,11 @@ def overview(task: Task, skew: Skew | None, memory: bool = False) -> dict[str, A
         "most_samples": int(sizes.max()),
     }
     if skew is not None:
-        numbers["classes"] = skew.counts.shape[1]
-        numbers["classes_per_client"] = skew.classes_per_client
+        numbers |= {"classes": skew.counts.shape[1], "classes_per_client": skew.classes_per_client}
         numbers["label_distance"] = skew.distance
     if memory:
         compared = compare_memory(task.data)
-        numbers["naive_bytes"], numbers["packed_bytes"] = compared.naive, compared.packed
-        numbers["memory_ratio"] = compared.ratio
+        numbers |= {"naive_bytes": compared.naive, "packed_bytes": compared.packed, "memory_ratio": compared.ratio}
     return numbers
 
 
@@ -122,13 +113,7 @@ def _heat_map(skew: Skew) -> Any:
         for label in np.flatnonzero(skew.counts[i]).tolist()
     ]
     labels = alt.X("class:O", title="class", scale=alt.Scale(domain=list(range(skew.counts.shape[1]))))
-    return (
-        alt.Chart(alt.Data(values=rows))
-        .mark_rect()
-        .encode(
-            x=labels.axis(labelOverlap=True),
-            y=alt.Y("client:N", title="client", sort=[str(client) for client in skew.clients]),
-            tooltip=["client:N", "class:O", alt.Tooltip("share:Q", format=".0%")],
-        )
-        .properties(height=14 * len(skew.clients))
-    )
+    clients = alt.Y("client:N", title="client", sort=[str(client) for client in skew.clients])
+    tooltip = ["client:N", "class:O", alt.Tooltip("share:Q", format=".0%")]
+    chart = alt.Chart(alt.Data(values=rows)).mark_rect().properties(height=14 * len(skew.clients))
+    return chart.encode(x=labels.axis(labelOverlap=True), y=clients, tooltip=tooltip)

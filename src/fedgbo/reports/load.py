@@ -1,17 +1,24 @@
-"""Find and read run folders, and group the runs that differ only in their seed."""
+"""Runs as data: found and read from folders, or kept as a small CSV file, and grouped by all settings but the seed.
 
+A row of the CSV file is an evaluation. Settings are in columns named after their place in run.json, such as
+algorithm.optimiser.lr: names as plain text, all other values as JSON. An empty cell is a setting that the run does not
+have, or a number that was not measured. Numbers keep all digits.
+"""
+
+import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, fields
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
-from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.core.errors import ConfigError, FedGBOError, RunFolderError
+from fedgbo.reports.table import numbers_csv
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Record
@@ -19,6 +26,8 @@ from fedgbo.runs.record import Record
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 MARKS = {"run.json", "metrics.jsonl", "checkpoints"}  # a folder with any of them is a run; without the others, damaged
+MEASURED = tuple(field.name for field in fields(Record) if field.name != "drift")
+TEXT = ("run", "status")  # the folder's name, and how the run ended
 NOT_SETTINGS = {"seed", "rounds", "eval_every", "metrics"}  # runs that differ only in these belong to one group
 
 
@@ -66,8 +75,11 @@ def find_runs(places: Iterable[Path]) -> list[Path]:
     for place in places:
         if not place.is_dir():
             raise ConfigError(f"there is no folder {place}; give run folders, or folders that contain some")
-        for path in sorted(_runs_below(place)):
-            found.setdefault(path.resolve(), path)
+        for folder, inner, names in os.walk(place):
+            if MARKS & {*inner, *names}:
+                inner.clear()  # a run folder contains no other runs
+                found.setdefault(Path(folder).resolve(), Path(folder))
+            inner.sort()
     return list(found.values())
 
 
@@ -154,8 +166,48 @@ def over_seeds(runs: Sequence[RunData], value: Callable[[Record], float | None])
     return np.array(shared, dtype=np.float64), np.array(table, dtype=np.float64)
 
 
-def _runs_below(place: Path) -> Iterator[Path]:
-    for folder, inner, files in os.walk(place):
-        if MARKS & {*inner, *files}:
-            inner.clear()  # a run folder contains no other runs
-            yield Path(folder)
+def metrics_csv(runs: Iterable[RunData]) -> str:
+    """Write all evaluations of some runs; runs without evaluations are left out."""
+    rows = []
+    for run in runs:
+        given = {key: value for key, value in run.config.model_dump().items() if value is not None and value != []}
+        settings = {name: value if name.endswith(".name") else json.dumps(value) for name, value in flatten(given)}
+        told = {"run": run.path.name, "status": run.status, **settings}
+        rows += [told | {name: getattr(record, name) for name in MEASURED} for record in run.records]
+    names = dict.fromkeys(name for row in rows for name in row if name not in MEASURED)
+    return numbers_csv([dict.fromkeys(names, "") | row for row in rows])
+
+
+def read_metrics(file: Path) -> list[RunData]:
+    """Undo `metrics_csv`; raise RunFolderError, naming the file, if its content is damaged."""
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            rows = list(csv.DictReader(opened))
+        settings = [[(key, row[key]) for key in row if key not in MEASURED and row[key]] for row in rows]
+        return [
+            _run_of_rows(dict(same), [row for _, row in members], file)
+            for same, members in groupby(zip(settings, rows, strict=True), key=lambda pair: pair[0])
+        ]
+    except FedGBOError:
+        raise
+    except (OSError, csv.Error, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RunFolderError(f"{file} cannot be read as metrics of runs: {error!r}") from error
+
+
+def _run_of_rows(settings: Mapping[str, str], rows: Iterable[Mapping[str, str]], file: Path) -> RunData:
+    content: dict[str, Any] = {}
+    for key, cell in settings.items():
+        *path, last = key.split(".")
+        inner = content
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = cell if last == "name" or key in TEXT else json.loads(cell)
+    name, status = (content.pop(key) for key in TEXT)
+    config = checked_config(content, file)
+    numbers = [{key: json.loads(row[key]) if row[key] else None for key in MEASURED} for row in rows]
+    try:
+        records = [Record.of_line(json.dumps(measured)) for measured in numbers]
+    except RunFolderError as error:
+        raise RunFolderError(f"{file} is damaged: {error}") from error
+    rounds = max(config.rounds, records[-1].round)
+    return RunData(file.with_name(name), config, status, in_order(records, file), rounds)

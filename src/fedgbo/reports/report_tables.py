@@ -84,14 +84,9 @@ def cost_table(section: Section) -> Table | None:
     if not groups:
         return None
     against = baseline_of(groups) is not None
-    return Table(
-        name=f"{section.slug}-costs",
-        title=f"{section.title}: best accuracy, and what it took on all clients together",
-        columns=cost_columns(against),
-        rows=tuple(cost_lines(groups, against)),
-        remarks=cost_remarks(against),
-        measured=True,
-    )
+    title = f"{section.title}: best accuracy, and what it took on all clients together"
+    columns, rows, remarks = cost_columns(against), tuple(cost_lines(groups, against)), cost_remarks(against)
+    return Table(f"{section.slug}-costs", title, columns, rows, remarks=remarks, measured=True)
 
 
 def settings_table(section: Section) -> Table:
@@ -131,9 +126,6 @@ def _text_table(
 def _effort_cells(effort: Effort | None) -> list[Cell]:
     if effort is None:
         return [Cell("-")] * 3
+    upload = Cell(quantity(effort.upload_bytes, "B", 1024), exact=effort.upload_bytes)
     flops = "not counted" if effort.flops is None else quantity(effort.flops, "")
-    return [
-        Cell(str(effort.round), exact=effort.round),
-        Cell(quantity(effort.upload_bytes, "B", 1024), exact=effort.upload_bytes),
-        Cell(flops, exact=effort.flops),
-    ]
+    return [Cell(str(effort.round), exact=effort.round), upload, Cell(flops, exact=effort.flops)]

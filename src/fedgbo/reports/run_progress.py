@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedgbo.core.errors import RunFolderError
-from fedgbo.reports.load import RunData, find_runs, load_run
+from fedgbo.reports.load import find_runs, load_run
 from fedgbo.runs.folder import RunFolder
 
 RECENT = 5  # evaluations that the speed is measured over
@@ -55,8 +55,13 @@ def _view(path: Path, now: float) -> View:
         run = load_run(path)
     except RunFolderError as error:
         return View(path, problem=str(error))
+    saved = [file.stem.rpartition("-")[2] for file in RunFolder(path).checkpoints()]
+    newest = [int(name) for name in saved if name.isdecimal()]  # may be newer than the last evaluation
+    reached = max([0, *newest, *(record.round for record in run.records[-1:])])
     scores = [record.accuracy for record in run.records if record.accuracy is not None]
-    speed, reached = _seconds_per_round(run), _newest_round(run)
+    recent, speed = run.records[-RECENT:], None
+    if len(recent) > 1:
+        speed = (recent[-1].seconds - recent[0].seconds) / (recent[-1].round - recent[0].round)
     return View(
         path=path,
         label=run.config.label,
@@ -71,19 +76,6 @@ def _view(path: Path, now: float) -> View:
         ends_at=now + (run.rounds - reached) * speed if run.status == "running" and speed is not None else None,
         problem=run.reason,
     )
-
-
-def _seconds_per_round(run: RunData) -> float | None:
-    recent = run.records[-RECENT:]
-    if len(recent) < 2:
-        return None
-    return (recent[-1].seconds - recent[0].seconds) / (recent[-1].round - recent[0].round)
-
-
-def _newest_round(run: RunData) -> int:
-    """Return the round of the last evaluation or of the newest checkpoint, whichever is later."""
-    names = [file.stem.rpartition("-")[2] for file in RunFolder(run.path).checkpoints()]
-    return max([0, *(int(name) for name in names if name.isdecimal()), *(record.round for record in run.records[-1:])])
 
 
 def _changed(path: Path) -> tuple[int, int] | None:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 
 from fedgbo.reports.load import NOT_SETTINGS, Group, RunData, RunProblem, flatten, group_runs
 from fedgbo.runs.config import RunConfig
@@ -22,12 +23,10 @@ class Line:
 
     @property
     def algorithm(self) -> str:
-        """The name of its algorithm."""
         return str(self.runs[0].config.algorithm["name"])
 
     @property
     def settings(self) -> Settings:
-        """The settings that its runs share."""
         return settings_of(self.runs[0].config)
 
 
@@ -98,11 +97,8 @@ def unique(names: Sequence[str]) -> list[str]:
     """
     taken: list[str] = []
     for name in names:
-        number, candidate = 1, name
-        while candidate in taken:
-            number += 1
-            candidate = f"{name}-{number}"
-        taken.append(candidate)
+        candidates = chain([name], (f"{name}-{number}" for number in count(2)))
+        taken.append(next(candidate for candidate in candidates if candidate not in taken))
     return taken
 
 

@@ -190,15 +190,12 @@ def to_csv(table: Table) -> str:
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     printed = [any(row[i].published is not None for row in table.rows) for i in range(len(table.columns))]
-    header: list[str] = []
-    for column, twice in zip(table.columns, printed, strict=True):
-        header += [column, f"{column} (printed)"] if twice else [column]
-    writer.writerow([*header, "Notes"])
-    for row in table.rows:
+    header = tuple(Cell(column, f"{column} (printed)") for column in table.columns)
+    for row in (header, *table.rows):
+        notes = ["Notes"] if row is header else dict.fromkeys(cell.note for cell in row if cell.differs)
         values: list[str] = []
         for cell, twice in zip(row, printed, strict=True):
             values += [cell.ours, cell.published or ""] if twice else [cell.ours]
-        notes = dict.fromkeys(cell.note for cell in row if cell.differs)
         writer.writerow([*values, " ".join(notes)])
     return text.getvalue()
 
