@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedgbo.experiments.presets import preset
-from fedgbo.reports.comparison import Effort, Summary, conclusion, paired
-from fedgbo.reports.report_tables import REMARK, cost_columns, percent, row_lines
+from fedgbo.reports.comparison import REMARK, Effort, Summary, conclusion, cost_columns, paired, percent, row_lines
 from fedgbo.reports.table import Cell, Table, markdown
 
 HIDDEN = ("FLOPs to match", "Difference to FedAvg", "p")  # the tables were made before there were differences

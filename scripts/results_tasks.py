@@ -13,11 +13,10 @@ from fedgbo.experiments.paper.measured import algorithm_title
 from fedgbo.experiments.paper.published import rows as published
 from fedgbo.experiments.paper.published import tasks
 from fedgbo.reports.charts import panel_chart, save_chart
-from fedgbo.reports.comparison import ROUNDING, conclusion, summarise
+from fedgbo.reports.comparison import REMARK, ROUNDING, conclusion, cost_columns, cost_lines, percent, summarise
 from fedgbo.reports.curves import curve
 from fedgbo.reports.load import Group, RunData, group_runs
-from fedgbo.reports.report_tables import REMARK, cost_columns, cost_lines, percent, shared_settings
-from fedgbo.reports.sections import Line, Section, sections_of
+from fedgbo.reports.sections import Line, Section, sections_of, shared_settings
 from fedgbo.reports.table import Cell, Table, markdown
 
 TASKS = {"cifar100": True, "shakespeare": True, "femnist": False}  # whether the data are the paper's

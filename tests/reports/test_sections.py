@@ -5,9 +5,8 @@ import json
 from fedgbo.reports.comparison import baseline_of, summarise
 from fedgbo.reports.curves import DRIFT, measured
 from fedgbo.reports.load import load_run
-from fedgbo.reports.report_files import build_page
-from fedgbo.reports.report_tables import cost_table, runs_table, settings_table, shared_settings
-from fedgbo.reports.sections import sections_of, slug
+from fedgbo.reports.report_files import build_page, cost_table, runs_table, settings_table
+from fedgbo.reports.sections import sections_of, shared_settings, slug
 from tests.reports.runs import FEDAVG, FEDGBO
 
 

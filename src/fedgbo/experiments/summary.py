@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from fedgbo.experiments.shelf import task_name
 from fedgbo.experiments.survey import Results
-from fedgbo.reports.comparison import baseline_of
+from fedgbo.reports.comparison import baseline_of, cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.load import Group, RunData, group_runs
-from fedgbo.reports.report_tables import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.sections import distinct, settings_of, unique
 from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.config import RunConfig

@@ -115,7 +115,7 @@ def extent(rows: Sequence[Point], y: Axis, room: float = math.inf) -> list[float
     bottom, top = max(low - spare, min(ends)), min(high + spare, max(ends))
     bottom = max(bottom, 0.0) if low >= 0 else bottom
     top = min(top, 100.0) if y == SCORES[0] else top
-    margin = 0.0 if bottom < top else ROOM * (abs(top) or 1.0)
+    margin = 0.0 if bottom < top else min(spare, 1.0)
     return [bottom - margin, top + margin]
 
 

@@ -1,4 +1,4 @@
-"""Compare algorithms over seeds: Student's t, the numbers of the paper's Table 4, and a sentence of conclusion.
+"""Compare algorithms over seeds: Student's t, a cost table like the paper's Table 4, and a sentence of conclusion.
 
 Two runs with the same seed start from the same model and see the same cohorts and batches. Both contain the seed's
 share of the noise, so paired differences are known better than each accuracy. scipy.special is enough for this;
@@ -14,8 +14,19 @@ from scipy.special import stdtr, stdtrit
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.reports.load import Floats, Group
+from fedgbo.reports.table import Cell, quantity
 
 ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
+COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
+AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Fewer rounds", "Difference to FedAvg", "p")
+REMARK = (
+    "Accuracy: the highest mean over seeds, ± half of its 95% Student's t interval. Upload and FLOPs are those of all "
+    "clients together until then."
+)
+PAIRED = (
+    "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the paired t "
+    "test's."
+)
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,62 @@ def conclusion(summaries: Sequence[Summary]) -> list[str]:
     return lines
 
 
+def cost_columns(against: bool) -> tuple[str, ...]:
+    """Return the column heads; `against` adds those that compare with FedAvg."""
+    return COLUMNS + (AGAINST if against else ())
+
+
+def cost_remarks(against: bool) -> tuple[str, ...]:
+    """Explain the columns."""
+    return (REMARK, PAIRED) if against else (REMARK,)
+
+
+def cost_lines(groups: Sequence[Group], against: bool) -> list[tuple[Cell, ...]]:
+    """Return the cells of each group; the first is its label."""
+    rows, base = summarise(groups), baseline_of(groups)
+    baseline = next((row for row, group in zip(rows, groups, strict=True) if group is base), None)
+    return row_lines(rows, baseline, against)
+
+
+def row_lines(rows: Sequence[Summary], baseline: Summary | None, against: bool) -> list[tuple[Cell, ...]]:
+    """Return the cells of each summary; `baseline` is one of them."""
+    highest = max((row.accuracy for row in rows), default=None)
+    lines = []
+    for row in rows:
+        cells = [Cell(row.label), accuracy_cell(row, strong=row.accuracy == highest), *_effort_cells(row.best)]
+        if against and baseline is not None and row is not baseline:
+            ratio = f"{baseline.best.round / row.match.round:.1f}x" if row.match and row.match.round else "-"
+            cells += [*_effort_cells(row.match), Cell(ratio), *paired_cells(row.versus)]
+        elif against:
+            cells += [Cell("-")] * len(AGAINST)
+        lines.append(tuple(cells))
+    return lines
+
+
+def accuracy_cell(row: Summary, published: str | None = None, *, strong: bool = False) -> Cell:
+    """Write an accuracy in per cent with its interval."""
+    return Cell(percent(row.accuracy, row.interval), published, exact=row.accuracy, strong=strong)
+
+
+def percent(accuracy: float, interval: float | None) -> str:
+    """Write a share in per cent with half of its interval.
+
+    >>> percent(0.4023, 0.009), percent(0.5, None)
+    ('40.2 ± 0.9', '50.0')
+    """
+    return f"{100 * accuracy:.1f}" + ("" if interval is None else f" ± {100 * interval:.1f}")
+
+
+def paired_cells(versus: Paired | None) -> list[Cell]:
+    """Write a difference in points and its p value."""
+    if versus is None:
+        return [Cell("-"), Cell("-")]
+    p = "-" if versus.p is None else "< 0.001" if versus.p < 0.001 else f"{versus.p:.3f}"
+    sign = "+" if versus.difference >= 0 else ""
+    text = f"{sign}{percent(versus.difference, versus.interval)}"
+    return [Cell(text, exact=versus.difference), Cell(p, exact=versus.p)]
+
+
 def _best(group: Group) -> int:
     """Return the index of the evaluation with the highest mean accuracy."""
     return int(group.accuracy.mean(axis=0).argmax())
@@ -138,3 +205,11 @@ def _effort(group: Group, at: int) -> Effort:
     upload = float(np.mean([record.upload_bytes for record in records]))
     flops = [record.flops for record in records if record.flops is not None]
     return Effort(t, upload, float(np.mean(flops)) if len(flops) == len(records) else None)
+
+
+def _effort_cells(effort: Effort | None) -> list[Cell]:
+    if effort is None:
+        return [Cell("-")] * 3
+    upload = Cell(quantity(effort.upload_bytes, "B", 1024), exact=effort.upload_bytes)
+    flops = "not counted" if effort.flops is None else quantity(effort.flops, "")
+    return [Cell(str(effort.round), exact=effort.round), upload, Cell(flops, exact=effort.flops)]

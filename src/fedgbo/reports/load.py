@@ -183,11 +183,8 @@ def read_metrics(file: Path) -> list[RunData]:
     try:
         with file.open(encoding="utf-8", newline="") as opened:
             rows = list(csv.DictReader(opened))
-        settings = [[(key, row[key]) for key in row if key not in MEASURED and row[key]] for row in rows]
-        return [
-            _run_of_rows(dict(same), [row for _, row in members], file)
-            for same, members in groupby(zip(settings, rows, strict=True), key=lambda pair: pair[0])
-        ]
+        runs = groupby(rows, key=lambda row: {key: row[key] for key in row if key not in MEASURED and row[key]})
+        return [_run_of_rows(settings, members, file) for settings, members in runs]
     except FedGBOError:
         raise
     except (OSError, csv.Error, ValueError, TypeError, KeyError, RecursionError) as error:

@@ -7,7 +7,7 @@ content of a run folder cannot execute anything even if it got past the escaping
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from importlib.resources import files
@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 
 from fedgbo.reports.charts import COLOURS, Palette, altair, curve_chart, extent, extra, live_chart, on_paper, save_chart
-from fedgbo.reports.comparison import summarise
+from fedgbo.reports.comparison import baseline_of, cost_columns, cost_lines, cost_remarks, summarise
 from fedgbo.reports.curves import DRIFT, SCORES, Axis, Point, cost_axes, measured, points
 from fedgbo.reports.label_skew import Labels, Skew, live_skew_chart, skew_chart
 from fedgbo.reports.load import RunProblem, flatten
-from fedgbo.reports.report_tables import cost_table, runs_table, settings_table, shared_settings
-from fedgbo.reports.sections import Section, palette_order
-from fedgbo.reports.table import Table, latex, markdown, numbers_csv
+from fedgbo.reports.sections import Section, differing, palette_order, shared_settings
+from fedgbo.reports.table import Cell, Table, latex, markdown, numbers_csv
 from fedgbo.runs.files import write_atomic
 
 KINDS = ("png", "svg", "pdf")
@@ -94,6 +93,45 @@ def _chart(section: Section, palette: Palette, heading: str, scores: Sequence[Ax
         "thinned": len(drawn) < len(rows),
         "data": {"points": drawn, "specs": specs, "description": described},
     }
+
+
+def cost_table(section: Section) -> Table | None:
+    """Return the table of costs; None where no line has accuracies."""
+    groups = section.groups()
+    if not groups:
+        return None
+    against = baseline_of(groups) is not None
+    title = f"{section.title}: best accuracy, and what it took on all clients together"
+    columns, rows, remarks = cost_columns(against), tuple(cost_lines(groups, against)), cost_remarks(against)
+    return Table(f"{section.slug}-costs", title, columns, rows, remarks=remarks, measured=True)
+
+
+def settings_table(section: Section) -> Table:
+    """Return the settings of each line, with a column for each setting that is not the same for all."""
+    names = [name for name in differing([line.settings for line in section.lines]) if name != "algorithm"]
+    rows = [(line.label, *(line.settings.get(name, "") for name in names)) for line in section.lines]
+    return _text_table(section, "settings", "settings in which the runs differ", ("Algorithm", *names), rows)
+
+
+def runs_table(section: Section) -> Table:
+    """Return every run with its status, rounds, best accuracy and time."""
+    rows = []
+    for line in section.lines:
+        for run in line.runs:
+            last = run.records[-1]
+            best = max((record.accuracy for record in run.records if record.accuracy is not None), default=None)
+            score = "-" if best is None else f"{best:.1%}"
+            rounds, seconds = f"{last.round} of {run.rounds}", f"{last.seconds:.1f} s"
+            rows.append((str(run.path), line.label, str(run.config.seed), run.status, rounds, score, seconds))
+    columns = ("Run", "Algorithm", "Seed", "Status", "Rounds", "Best accuracy", "Time")
+    return _text_table(section, "runs", "runs", columns, rows)
+
+
+def _text_table(
+    section: Section, name: str, title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]
+) -> Table:
+    cells = tuple(tuple(Cell(text) for text in row) for row in rows)
+    return Table(f"{section.slug}-{name}", f"{section.title}: {title}", columns, cells, measured=True)
 
 
 @cache

@@ -102,6 +102,12 @@ def unique(names: Sequence[str]) -> list[str]:
     return taken
 
 
+def shared_settings(section: Section) -> Settings:
+    """Return the settings that all lines have in common."""
+    several = [line.settings for line in section.lines]
+    return {name: value for name, value in several[0].items() if name not in differing(several)}
+
+
 def palette_order(sections: Iterable[Section]) -> tuple[str, ...]:
     """Return all labels, each once: FedAvg and FedGBO come first and get the plainest colours and dashes."""
     lines = [line for section in sections for line in section.lines]
@@ -125,15 +131,11 @@ def sections_of(runs: Iterable[RunData]) -> list[Section]:
 def _section(title: str, name: str, runs: Sequence[RunData]) -> Section:
     notes = [RunProblem(run.path, "has no evaluation yet") for run in runs if not run.records]
     by_setting: dict[str, dict[int, RunData]] = {}
-    for run in runs:
-        if not run.records:
-            continue
+    for run in sorted((run for run in runs if run.records), key=lambda run: -run.records[-1].round):  # longest first
         seeds = by_setting.setdefault(json.dumps(settings_of(run.config), sort_keys=True), {})
-        other = seeds.setdefault(run.config.seed, run)
-        if other is not run:
-            longer, shorter = sorted((other, run), key=lambda run: -run.records[-1].round)
-            seeds[run.config.seed] = longer
-            notes.append(RunProblem(shorter.path, f"is left out: {longer.path} has the same settings and seed"))
+        longest = seeds.setdefault(run.config.seed, run)
+        if longest is not run:
+            notes.append(RunProblem(run.path, f"is left out: {longest.path} has the same settings and seed"))
     members = [_comparable([seeds[seed] for seed in sorted(seeds)], notes) for seeds in by_setting.values()]
     settings = [settings_of(runs[0].config) for runs in members]
     labels = unique(distinct([runs[0].config.label for runs in members], settings))

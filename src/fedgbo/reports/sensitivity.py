@@ -58,7 +58,7 @@ def sensitivity_chart(tried: Sequence[Tried], scales: Sequence[Scale], title: st
 def _panel(alt: Any, rows: list[dict[str, Any]], scale: Scale, label: str) -> Any:
     """The score against one axis."""
     height = alt.Y("score:Q", title=label, scale=alt.Scale(zero=False))
-    base = alt.Chart(alt.Data(values=rows)).encode(x=_position(alt, alt.X, scale), y=height)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, scale), y=height)
     filled = alt.condition(alt.datum.state == "finished", alt.value(1), alt.value(0))
     dots = base.mark_point(size=45, color="#0072B2").encode(fillOpacity=filled, fill=alt.value("#0072B2"))
     return (dots + _ring(base)).properties(width=280, height=280)
@@ -67,12 +67,13 @@ def _panel(alt: Any, rows: list[dict[str, Any]], scale: Scale, label: str) -> An
 def _map(alt: Any, rows: list[dict[str, Any]], across: Scale, up: Scale, label: str) -> Any:
     """The score over two axes: cells of a grid with their best score, or a dot for each setting."""
     colour = alt.Color("score:Q", title=label, scale=alt.Scale(scheme="viridis"), legend=alt.Legend(orient="left"))
-    base = alt.Chart(alt.Data(values=rows)).encode(x=_position(alt, alt.X, across), y=_position(alt, alt.Y, up))
+    base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, across), y=_axis(alt, alt.Y, up))
     if across.values is None or up.values is None:
         dots = base.mark_circle(size=90, opacity=1).encode(color=colour)
         return (dots + _ring(base)).properties(width=320, height=280)
     cells = {(row[across.name], row[up.name]): row for row in sorted(rows, key=lambda row: (row["best"], row["score"]))}
-    base = alt.Chart(alt.Data(values=list(cells.values()))).encode(x=_cell(alt, alt.X, across), y=_cell(alt, alt.Y, up))
+    x, y = _axis(alt, alt.X, across, cells=True), _axis(alt, alt.Y, up, cells=True)
+    base = alt.Chart(alt.Data(values=list(cells.values()))).encode(x=x, y=y)
     middle = (min(row["score"] for row in rows) + max(row["score"] for row in rows)) / 2 if rows else 0.0
     dark = alt.condition(alt.datum.score > middle, alt.value("black"), alt.value("white"))
     text = base.mark_text(fontSize=11).encode(text="text:N", color=dark)
@@ -84,20 +85,15 @@ def _ring(base: Any) -> Any:
     return base.transform_filter("datum.best").mark_point(size=220, color=BEST, strokeWidth=2.5, filled=False)
 
 
-def _position(alt: Any, channel: Any, scale: Scale) -> Any:
+def _axis(alt: Any, channel: Any, scale: Scale, cells: bool = False) -> Any:
+    """A continuous axis, or one of cells, from the smallest value to the largest, up or to the right."""
+    value = "1 - datum.value" if scale.decay else "datum.value"
+    labels = {"labelExpr": f"format({value}, '.6~g')", "labelOverlap": True}
+    if cells:
+        ascending = sorted((1 - v if scale.decay else v for v in scale.values or ()), reverse=scale.decay)
+        order = ascending if channel is alt.X else ascending[::-1]
+        return channel(f"{scale.name}:O", title=scale.name, sort=order, axis=alt.Axis(**labels, labelAngle=0))
     kind = "log" if scale.logarithmic else "linear"
     drawn = alt.Scale(type=kind, zero=False, reverse=scale.decay, nice=False, padding=10)
     ticks = {"values": TICKS} if scale.logarithmic else {"tickCount": 6}
-    return channel(f"{scale.name}:Q", title=scale.name, scale=drawn, axis=_axis(alt, scale, **ticks))
-
-
-def _cell(alt: Any, channel: Any, scale: Scale) -> Any:
-    """An axis of cells, from the smallest value to the largest, up or to the right."""
-    ascending = sorted((1 - v if scale.decay else v for v in scale.values or ()), reverse=scale.decay)
-    order = ascending if channel is alt.X else ascending[::-1]
-    return channel(f"{scale.name}:O", title=scale.name, sort=order, axis=_axis(alt, scale, labelAngle=0))
-
-
-def _axis(alt: Any, scale: Scale, **more: Any) -> Any:
-    value = "1 - datum.value" if scale.decay else "datum.value"
-    return alt.Axis(labelExpr=f"format({value}, '.6~g')", labelOverlap=True, **more)
+    return channel(f"{scale.name}:Q", title=scale.name, scale=drawn, axis=alt.Axis(**labels, **ticks))

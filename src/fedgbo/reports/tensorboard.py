@@ -9,15 +9,13 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedgbo.reports.curves import drift_of
+from fedgbo.reports.curves import COSTS, ROUNDS, SCORES, drift_of
 from fedgbo.reports.sections import Section, slug, unique
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import Record
 
 LARGEST = 3.4e38  # of a float32, in which TensorBoard stores numbers
 FILE = "events.out.tfevents.fedgbo"  # TensorBoard looks for "tfevents"
-SCORES = ("accuracy", "loss", "train_loss")
-COSTS = ("upload_bytes", "download_bytes", "flops", "seconds")
 VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # wire types of protocol buffers; a field starts with number << 3 | type
 POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
 
@@ -65,8 +63,8 @@ def crc32c(content: bytes) -> int:
 
 
 def _scalars(record: Record) -> dict[str, float]:
-    values = {f"score/{name}": getattr(record, name) for name in SCORES}
-    values |= {f"cost/{name}": getattr(record, name) for name in COSTS}
+    values = {f"score/{axis.key}": getattr(record, axis.key) for axis in SCORES}
+    values |= {f"cost/{key}": getattr(record, key) for key, _, _ in COSTS if key != ROUNDS.key}
     values |= {f"drift/{name}": value for name, value in drift_of(record).items()}
     return {name: max(-LARGEST, min(LARGEST, value)) for name, value in values.items() if value is not None}
 

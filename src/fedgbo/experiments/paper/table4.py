@@ -11,9 +11,8 @@ from fedgbo.experiments.paper.measured import Key, algorithm_title, by_key, lost
 from fedgbo.experiments.paper.published import PaperTask, rows
 from fedgbo.experiments.paper.table7 import significant
 from fedgbo.experiments.survey import Results, heading
-from fedgbo.reports.comparison import Effort, Summary, summarise
+from fedgbo.reports.comparison import PAIRED, Effort, Summary, accuracy_cell, paired_cells, summarise
 from fedgbo.reports.load import Group
-from fedgbo.reports.report_tables import PAIRED, accuracy_cell, paired_cells
 from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.config import RunConfig
 
