@@ -17,8 +17,7 @@ from results_digits import digits_parts
 from results_tasks import TASKS, draw, task_part
 
 from fedgbo.core.errors import FedGBOError
-from fedgbo.reports.collect import collect
-from fedgbo.reports.metrics_csv import metrics_csv, read_metrics
+from fedgbo.reports.load import collect, metrics_csv, read_metrics
 from fedgbo.runs.files import write_atomic
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -8,12 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from fedgbo.experiments.presets import preset
-from fedgbo.reports.conclusion import conclusion
-from fedgbo.reports.costs import REMARK, cost_columns, percent, row_lines
-from fedgbo.reports.paired import paired
-from fedgbo.reports.render import markdown
-from fedgbo.reports.summary import Effort, Row
-from fedgbo.reports.table import Cell, Table
+from fedgbo.reports.comparison import REMARK, Effort, Summary, conclusion, cost_columns, paired, percent, row_lines
+from fedgbo.reports.table import Cell, Table, markdown
 
 HIDDEN = ("FLOPs to match", "Difference to FedAvg", "p")  # the tables were made before there were differences
 SCORES = {"curve": "mean of all rounds", "second half": "mean of the second half", "last": "after round 100"}
@@ -32,16 +28,16 @@ def digits_parts(folder: Path) -> dict[str, str]:
     }
 
 
-def _rows(file: Path) -> list[Row]:
+def _rows(file: Path) -> list[Summary]:
     """Read what `fedgbo compare` wrote."""
     rows = []
     for row in json.loads(file.read_text(encoding="utf-8")):
         match = Effort(**row["match"]) if row["match"] else None
-        rows.append(Row(row["label"], row["seeds"], row["accuracy"], row["interval"], Effort(**row["best"]), match))
+        rows.append(Summary(row["label"], row["seeds"], row["accuracy"], row["interval"], Effort(**row["best"]), match))
     return rows
 
 
-def _cost_table(rows: Sequence[Row]) -> str:
+def _cost_table(rows: Sequence[Summary]) -> str:
     columns = cost_columns(True)
     kept = [i for i, column in enumerate(columns) if column not in HIDDEN]
     baseline = next(row for row in rows if row.label == "fedavg")
@@ -52,7 +48,7 @@ def _cost_table(rows: Sequence[Row]) -> str:
     ).strip()
 
 
-def _accuracies(rows: Sequence[Row]) -> str:
+def _accuracies(rows: Sequence[Summary]) -> str:
     said = [f"{row.label} comes to {percent(row.accuracy, row.interval)} % at round {row.best.round}" for row in rows]
     return f"{' and '.join(said)}."
 

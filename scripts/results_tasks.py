@@ -12,17 +12,12 @@ from fedgbo.core.errors import RunFolderError
 from fedgbo.experiments.paper.measured import algorithm_title
 from fedgbo.experiments.paper.published import rows as published
 from fedgbo.experiments.paper.published import tasks
-from fedgbo.reports.chart import save_chart
-from fedgbo.reports.conclusion import conclusion
-from fedgbo.reports.costs import REMARK, cost_columns, cost_lines, percent
+from fedgbo.reports.charts import panel_chart, save_chart
+from fedgbo.reports.comparison import REMARK, ROUNDING, conclusion, cost_columns, cost_lines, percent, summarise
 from fedgbo.reports.curves import curve
 from fedgbo.reports.load import Group, RunData, group_runs
-from fedgbo.reports.panels import panel_chart
-from fedgbo.reports.render import markdown
-from fedgbo.reports.sections import Line, Section, sections_of
-from fedgbo.reports.summary import ROUNDING, summarise
-from fedgbo.reports.table import Cell, Table
-from fedgbo.reports.tables import shared_settings
+from fedgbo.reports.sections import Line, Section, sections_of, shared_settings
+from fedgbo.reports.table import Cell, Table, markdown
 
 TASKS = {"cifar100": True, "shakespeare": True, "femnist": False}  # whether the data are the paper's
 PAPER_ROUNDS, PAPER_STEP = 5000, 50

@@ -14,7 +14,7 @@ import pytest
 
 from fedgbo.experiments.experiment import read_experiment
 from fedgbo.experiments.shelf import identity
-from fedgbo.reports.metrics_csv import read_metrics
+from fedgbo.reports.load import read_metrics
 from tests.reports.conftest import write_run
 from tests.reports.runs import FEDAVG, FEDGBO
 

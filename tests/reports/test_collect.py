@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 import fedgbo
-from fedgbo.reports.collect import collect, find_runs
+from fedgbo.reports.load import collect, find_runs
 from fedgbo.runs.folder import RunFolder
 from tests.conftest import make_task
 from tests.reports.runs import FEDAVG, FEDGBO
@@ -70,7 +70,7 @@ def damage(path, how):
         ("bytes", "metrics.jsonl cannot be read"),
         ("status", "status.json is damaged: its status is None"),
         ("no name", "run.json is damaged: 'name'"),
-        ("odd name", "a name is no text"),
+        ("odd name", "a name is not a string"),
         ("no text", "run.json is damaged: 'utf-8' codec can't encode"),
         ("text", "accuracy must be a number, not '<b>'"),
         ("nan", "loss must be a number, not nan"),

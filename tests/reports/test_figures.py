@@ -6,12 +6,10 @@ import struct
 import numpy as np
 import pytest
 
-from fedgbo.reports.events import scalar_event, version_event
-from fedgbo.reports.figures import write_figures
+from fedgbo.reports.label_skew import Skew
+from fedgbo.reports.report_files import write_figures
 from fedgbo.reports.sections import sections_of
-from fedgbo.reports.skew import Skew
-from fedgbo.reports.tasks import Labels
-from fedgbo.reports.tensorboard import write_events
+from fedgbo.reports.tensorboard import scalar_event, version_event, write_events
 from tests.reports.runs import FEDAVG, FEDGBO
 
 
@@ -23,7 +21,7 @@ def sections(write):
 
 def test_figures_and_tables(sections, tmp_path):
     out = tmp_path / "new" / "figures"
-    files = write_figures(sections, [Labels(Skew((0, 3), np.array([[2, 0], [1, 1]])))], out)
+    files = write_figures(sections, [Skew((0, 3), np.array([[2, 0], [1, 1]]))], out)
     assert sorted(files) == sorted(out.iterdir())
     figures = {path.stem.removeprefix("digits-K-10-") for path in files if path.suffix == ".pdf"}
     against = {f"accuracy-{cost}" for cost in ("round", "upload", "download", "flops", "seconds")}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedgbo.reports.follow import Follower
+from fedgbo.reports.run_progress import Follower
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Record
 from tests.reports.runs import FEDAVG, FEDGBO
@@ -33,7 +33,7 @@ def test_what_has_not_changed_is_not_read_again(write, tmp_path, monkeypatch):
     write(FEDAVG, 0, [0.1])
     follower = Follower(tmp_path)
     before = follower.look()
-    monkeypatch.setattr("fedgbo.reports.follow.load_run", None)
+    monkeypatch.setattr("fedgbo.reports.run_progress.load_run", None)
     assert follower.look() == before
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from fedgbo.core.errors import RunFolderError
-from fedgbo.reports.metrics_csv import metrics_csv, read_metrics
+from fedgbo.reports.load import metrics_csv, read_metrics
 from tests.reports.runs import FEDAVG, FEDGBO
 
 

@@ -10,12 +10,10 @@ from itertools import pairwise
 import pytest
 
 from fedgbo.core.errors import MissingExtraError
-from fedgbo.reports.collect import collect
-from fedgbo.reports.page import build_page
-from fedgbo.reports.page.build import _library
-from fedgbo.reports.page.charts import thinned
+from fedgbo.reports.label_skew import labels_of
+from fedgbo.reports.load import collect
+from fedgbo.reports.report_files import _library, build_page, thinned
 from fedgbo.reports.sections import sections_of
-from fedgbo.reports.tasks import Labels, labels_of
 from tests.reports.conftest import write_run
 from tests.reports.runs import FEDAVG, FEDGBO
 
@@ -119,7 +117,7 @@ def choose_axes(page):
     for x, y, wanted, end in (
         ("upload_bytes", "accuracy", "upload of all clients (KiB),test accuracy (%)", 3000 / 1024),
         ("download_bytes", "loss", "download of all clients (KiB),test loss", 6000 / 1024),
-        ("flops", "train_loss", "work on all clients (MFLOPs),training loss", 30),
+        ("flops", "train_loss", "computation of all clients (MFLOPs),training loss", 30),
         ("seconds", "accuracy", "wall-clock time (seconds),test accuracy (%)", 3),
     ):
         for name, value in (("x", x), ("y", y)):
@@ -165,7 +163,7 @@ def test_a_hostile_run_cannot_do_anything(page, write, tmp_path):
     (tmp_path / "<i>damaged" / "run.json").write_text("<script>window.hacked=1</script>")
     found = collect([tmp_path])
     sections = sections_of(found.runs)
-    content = build_page(sections, [Labels(None, HOSTILE)], found.problems, HOSTILE)
+    content = build_page(sections, [HOSTILE], found.problems, HOSTILE)
     (tmp_path / "report.html").write_text(content, encoding="utf-8")
     page.size(1100, 900)
     page.media()
@@ -214,7 +212,7 @@ def test_the_page_is_whole_and_the_same_each_time(report, write, tmp_path):
     assert "src=" not in content.partition("<script>")[0]
     assert "died at round 10 of 30" in content
     run = write(FEDAVG, 0, [0.1, 0.4], name="again")
-    again = [build_page(sections_of([run]), [Labels(None, "x")], []) for _ in range(2)]
+    again = [build_page(sections_of([run]), ["x"], []) for _ in range(2)]
     assert again[0] == again[1]
 
 
@@ -229,7 +227,7 @@ def test_long_runs_are_drawn_thinned(write):
     run = write(FEDAVG, 0, [0.5])
     for count, thin in ((2400, False), (2401, True)):
         long = replace(run, records=tuple(replace(run.records[0], round=t) for t in range(count)))
-        content = build_page(sections_of([long]), [Labels(None, "x")], [])
+        content = build_page(sections_of([long]), ["x"], [])
         assert ("too many evaluations to draw" in content) is thin
 
 
@@ -237,15 +235,15 @@ def test_ones_own_task_is_not_run_unasked(write, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w').close()\n")
     section = sections_of([write(FEDAVG, 0, [0.1], task={"name": f"{file}:task"})])[0]
-    assert "--own-tasks opens it" in labels_of(section).why_not
+    assert "--own-tasks opens it" in labels_of(section)
     assert not (tmp_path / "it-ran").exists()
-    assert "cannot be opened here" in labels_of(section, own_files=True).why_not
+    assert "cannot be opened here" in labels_of(section, own_files=True)
     assert (tmp_path / "it-ran").exists()
 
 
 def test_a_task_that_does_not_fit_is_not_shown(write):
     section = sections_of([write(FEDAVG, 0, [0.1], task={"name": "quadratic", "dimension": 10**14})])[0]
-    assert "cannot be opened here: Unable to allocate" in labels_of(section).why_not
+    assert "cannot be opened here: Unable to allocate" in labels_of(section)
 
 
 @pytest.mark.parametrize(("module", "what"), [("jinja2", "jinja2"), ("altair", "altair"), ("vl_convert", "vl-convert")])
@@ -253,4 +251,4 @@ def test_what_is_not_installed_is_named(write, monkeypatch, module, what):
     monkeypatch.setitem(sys.modules, module, None)
     _library.cache_clear()
     with pytest.raises(MissingExtraError, match=rf"needs? {what}: pip install 'fedgbo\[charts\]'"):
-        build_page(sections_of([write(FEDAVG, 0, [0.1, 0.2])]), [Labels(None, "")], [])
+        build_page(sections_of([write(FEDAVG, 0, [0.1, 0.2])]), [""], [])

@@ -5,9 +5,8 @@ import pytest
 from scipy import stats
 
 from fedgbo.core.errors import ConfigError
+from fedgbo.reports.comparison import Paired, paired, summarise
 from fedgbo.reports.load import group_runs
-from fedgbo.reports.paired import Paired, paired
-from fedgbo.reports.summary import summarise
 from tests.reports.runs import FEDAVG, FEDGBO
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import RunFolderError
-from fedgbo.reports.chart import save_chart
+from fedgbo.reports.charts import panel_chart, save_chart
 from fedgbo.reports.curves import curve, curves_csv
-from fedgbo.reports.panels import panel_chart
 from tests.reports.runs import FEDAVG, FEDGBO
 
 

@@ -6,9 +6,7 @@ from io import StringIO
 
 import pytest
 
-from fedgbo.reports.latex import latex, tex
-from fedgbo.reports.render import FILES, markdown, numbers_csv, to_csv, to_json
-from fedgbo.reports.table import Cell, Table
+from fedgbo.reports.table import FILES, Cell, Table, latex, markdown, numbers_csv, tex, to_csv, to_json
 
 TABLE = Table(
     name="t",

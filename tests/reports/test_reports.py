@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 
 import fedgbo
-from fedgbo.reports.chart import save_chart
-from fedgbo.reports.conclusion import conclusion
-from fedgbo.reports.drawing import accuracy_chart
+from fedgbo.reports.charts import accuracy_chart, save_chart
+from fedgbo.reports.comparison import conclusion, confidence, summarise
 from fedgbo.reports.load import group_runs
-from fedgbo.reports.paired import confidence
-from fedgbo.reports.summary import summarise
 from tests.reports.runs import FEDAVG, FEDGBO
 
 

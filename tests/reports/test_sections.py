@@ -2,13 +2,11 @@
 
 import json
 
+from fedgbo.reports.comparison import baseline_of, summarise
+from fedgbo.reports.curves import DRIFT, measured
 from fedgbo.reports.load import load_run
-from fedgbo.reports.measures import drift_axes
-from fedgbo.reports.page import build_page
-from fedgbo.reports.sections import sections_of, slug
-from fedgbo.reports.summary import baseline_of, summarise
-from fedgbo.reports.tables import cost_table, runs_table, settings_table, shared_settings
-from fedgbo.reports.tasks import Labels
+from fedgbo.reports.report_files import build_page, cost_table, runs_table, settings_table
+from fedgbo.reports.sections import sections_of, shared_settings, slug
 from tests.reports.runs import FEDAVG, FEDGBO
 
 
@@ -66,7 +64,7 @@ def test_what_is_left_out_is_named(write):
     notes = {note.path.name: note.reason for note in section.notes}
     assert notes.keys() == {"copy", "short", "begun"}
     assert "has the same settings and seed" in notes["copy"]
-    assert "(diverged) ends at round 10: there the curve of fedavg ends" in notes["short"]
+    assert "ends at round 10 (diverged); the curve of fedavg ends there" in notes["short"]
     assert "no evaluation yet" in notes["begun"]
     assert [[run.path.name for run in line.runs] for line in section.lines] == [["long", "short"]]
 
@@ -80,15 +78,15 @@ def rewrite(run, change):
 
 
 def test_drift_that_not_all_seeds_measured_is_named_and_not_drawn(write):
-    measured = rewrite(write(FEDAVG, 0, [0.1, 0.2]), lambda record: {**record, "drift": {"cosine": 0.1}})
-    section = sections_of([measured, write(FEDAVG, 1, [0.1, 0.2])])[0]
-    assert drift_axes(section.lines) == []
+    drifting = rewrite(write(FEDAVG, 0, [0.1, 0.2]), lambda record: {**record, "drift": {"cosine": 0.1}})
+    section = sections_of([drifting, write(FEDAVG, 1, [0.1, 0.2])])[0]
+    assert measured(DRIFT, section.lines) == []
     assert [(note.path.name, note.reason) for note in section.notes] == [
-        ("fedavg-1", "measured no drift: that of fedavg is not drawn")
+        ("fedavg-1", "has no measured drift, so the drift of fedavg is not drawn")
     ]
-    assert "<h3>Curves" in build_page([section], [Labels(None, "x")], [])
-    alone = sections_of([measured])[0]
-    assert [axis.key for axis in drift_axes(alone.lines)] == ["cosine"]
+    assert "<h3>Curves" in build_page([section], ["x"], [])
+    alone = sections_of([drifting])[0]
+    assert [axis.key for axis in measured(DRIFT, alone.lines)] == ["cosine"]
     assert alone.notes == ()
 
 
@@ -97,7 +95,7 @@ def test_seeds_without_a_round_in_common_have_no_mean(write):
     section = sections_of([write(FEDAVG, 0, [0.1, 0.2]), odd])[0]
     assert [[run.path.name for run in line.runs] for line in section.lines] == [["fedavg-1"]]
     assert "no round in common with other seeds" in section.notes[0].reason
-    assert "<h3>Curves" in build_page([section], [Labels(None, "x")], [])
+    assert "<h3>Curves" in build_page([section], ["x"], [])
 
 
 def test_tables(write):

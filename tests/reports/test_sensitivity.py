@@ -1,6 +1,6 @@
 import pytest
 
-from fedgbo.reports.chart import save_chart
+from fedgbo.reports.charts import save_chart
 from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
 
 RATE, DECAY = Scale("lr", None, False, True), Scale("beta", None, True, True)

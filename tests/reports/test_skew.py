@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 import fedgbo
-from fedgbo.reports.overview import overview
-from fedgbo.reports.skew import label_skew
+from fedgbo.reports.label_skew import label_skew, overview
 from fedgbo.tasks import TASKS
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgbo.core.errors import FedGBOError
-from fedgbo.reports.quantity import quantity as quantity
+from fedgbo.reports.table import quantity as quantity
 from fedgbo.runs.together import speaks
 
 out = Console(soft_wrap=True, highlight=False)

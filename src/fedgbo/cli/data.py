@@ -20,6 +20,10 @@ from fedgbo.data.store import Store, data_home
 from fedgbo.reports.chart import save_chart
 from fedgbo.reports.overview import overview
 from fedgbo.reports.skew import label_skew, skew_chart
+from fedgbo.data.sources import source
+from fedgbo.data.store import Store
+from fedgbo.reports.charts import save_chart
+from fedgbo.reports.label_skew import label_skew, overview, skew_chart
 from fedgbo.runs.describe import build, find, parameters
 
 app = typer.Typer(no_args_is_help=True, help="Public data sets: fetch their files, pack them once, look at them.")

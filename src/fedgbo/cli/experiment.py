@@ -21,11 +21,9 @@ from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.shelf import State
 from fedgbo.experiments.summary import Section, sections, summary_table, without_accuracy
 from fedgbo.experiments.survey import Place, Results, clear, heading, results, survey
-from fedgbo.reports.chart import bands, save_chart
+from fedgbo.reports.charts import bands, panel_chart, save_chart
 from fedgbo.reports.curves import Curve, curve, curves_csv
-from fedgbo.reports.panels import panel_chart
-from fedgbo.reports.render import FILES
-from fedgbo.reports.table import Table
+from fedgbo.reports.table import FILES, Table
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.loop import cores
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from fedgbo.cli.console import clean_errors
 from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.paper import TABLES, Cell, Table
-from fedgbo.reports.render import RENDERERS
+from fedgbo.reports.table import RENDERERS
 from fedgbo.runs.files import write_atomic
 
 app = typer.Typer(

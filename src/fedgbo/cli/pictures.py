@@ -9,6 +9,8 @@ from fedgbo.data.samples import Samples, SparseSamples, WindowSamples
 from fedgbo.data.shakespeare import decode
 from fedgbo.data.store import Array
 from fedgbo.reports.skew import Skew
+from fedgbo.data.windows import WindowSamples
+from fedgbo.reports.label_skew import Skew
 
 SHADES = " ░▒▓█"
 

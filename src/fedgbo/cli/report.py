@@ -7,11 +7,10 @@ import typer
 
 from fedgbo.cli.console import clean_errors, err, out
 from fedgbo.core.errors import ConfigError, RunFolderError
-from fedgbo.reports.collect import collect
-from fedgbo.reports.figures import write_figures
-from fedgbo.reports.page import build_page
+from fedgbo.reports.label_skew import labels_of
+from fedgbo.reports.load import collect
+from fedgbo.reports.report_files import build_page, write_figures
 from fedgbo.reports.sections import sections_of
-from fedgbo.reports.tasks import labels_of
 from fedgbo.reports.tensorboard import write_events
 from fedgbo.runs.files import write_atomic
 

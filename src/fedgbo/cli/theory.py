@@ -14,7 +14,7 @@ from fedgbo.experiments.theory.bound import Problem, Training, best_c, corollary
 from fedgbo.experiments.theory.chart import bound_chart, bound_rows, measured_rows
 from fedgbo.experiments.theory.conditions import conditions
 from fedgbo.experiments.theory.measure import known_problem, measure, plan
-from fedgbo.reports.chart import save_chart
+from fedgbo.reports.charts import save_chart
 from fedgbo.tasks.quadratic import Quadratics
 
 app = typer.Typer(invoke_without_command=True)

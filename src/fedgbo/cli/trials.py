@@ -15,7 +15,7 @@ from fedgbo.cli.console import err, out, quantity
 from fedgbo.core.errors import MissingExtraError
 from fedgbo.experiments.tune.outcome import Outcome, edges, outcome_of, table, winner
 from fedgbo.experiments.tune.plan import Plan
-from fedgbo.reports.chart import save_chart
+from fedgbo.reports.charts import save_chart
 from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
 from fedgbo.runs.files import write_atomic
 

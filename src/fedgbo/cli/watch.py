@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgbo.cli.console import clean_errors, out, print_whole
-from fedgbo.reports.follow import Follower, View
+from fedgbo.reports.run_progress import Follower, View
 
 STYLES = {"running": "green", "finished": "", "died": "bold red", "diverged": "red", "damaged": "bold red"}
 

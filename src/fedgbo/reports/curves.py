@@ -1,21 +1,34 @@
-"""Curves over rounds: the mean over seeds of whatever a record holds, with its interval, and as CSV."""
+"""Curves: means over seeds with confidence intervals, of scores against costs, as points to draw and as CSV."""
 
-import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from io import StringIO
+from typing import Any
 
 import numpy as np
 
 from fedgbo.core.errors import RunFolderError
+from fedgbo.reports.comparison import confidence
 from fedgbo.reports.load import Floats, RunData, over_seeds
-from fedgbo.reports.paired import confidence
+from fedgbo.reports.sections import Line
+from fedgbo.reports.table import numbers_csv
 from fedgbo.runs.record import Record
+
+DIGITS = 7  # significant digits of points
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A field of the points, and its title."""
+
+    key: str
+    title: str
+    scale: float = 1.0  # values are divided by it
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line of a picture, in the panel (row, column)."""
+    """One line of a chart, in the panel (row, column)."""
 
     row: str
     column: str
@@ -26,24 +39,116 @@ class Curve:
     seeds: int
 
 
+ROUNDS = Axis("round", "communication rounds")
+BYTES = [(1024.0**i, f"{prefix}B") for i, prefix in enumerate(["", "Ki", "Mi", "Gi", "Ti", "Pi"])]
+FLOPS = [(1000.0**i, f"{prefix}FLOPs") for i, prefix in enumerate(["", "k", "M", "G", "T", "P", "E"])]
+COSTS = (  # field, title, units with their sizes
+    (ROUNDS.key, ROUNDS.title, [(1.0, "")]),
+    ("upload_bytes", "upload of all clients", BYTES),
+    ("download_bytes", "download of all clients", BYTES),
+    ("flops", "computation of all clients", FLOPS),
+    ("seconds", "wall-clock time", [(1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours")]),
+)
+SCORES = (Axis("accuracy", "test accuracy (%)", 0.01), Axis("loss", "test loss"), Axis("train_loss", "training loss"))
+DRIFT = (
+    Axis("cosine", "mean pairwise cosine distance of client models"),
+    Axis("update_cosine", "mean pairwise cosine distance of client updates"),
+    Axis("error", "perturbation ‖e_t‖, equation (2)"),
+    Axis("bound", "bound of ‖e_t‖, equation (3), with estimated constants"),
+    Axis("gradient", "norm of the mean gradient"),
+    Axis("largest", "largest norm of a gradient"),
+    Axis("smoothness", "observed smoothness"),
+    Axis("heterogeneity", "heterogeneity of clients' gradients"),
+    Axis("noise", "noise of minibatch gradients"),
+)
+
+
 def curve(
     runs: Sequence[RunData], value: Callable[[Record], float | None], *, row: str, column: str, series: str
 ) -> Curve:
     """Average runs that differ in their seed, at the rounds where all of them have a value."""
     rounds, values = over_seeds(runs, value)
     if not rounds.size:
-        raise RunFolderError(f"{runs[0].path} has nothing to draw: its records lack what this picture shows")
+        raise RunFolderError(f"{runs[0].path} has nothing to draw: its records lack the values of this chart")
     return Curve(row, column, series, rounds, values.mean(axis=0), confidence(values), len(runs))
 
 
 def curves_csv(curves: Sequence[Curve], heading: str, names: tuple[str, str, str, str]) -> str:
-    """Write the numbers behind a picture; `names` are those of row, column, series and value."""
-    text = StringIO()
-    text.write(f"# {' '.join(heading.split())}\n")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*names[:3], "seeds", "round", names[3], "low", "high"])
+    """Write the numbers of a chart; `names` are those of row, column, series and value."""
+    header = (*names[:3], "seeds", "round", names[3], "low", "high")
+    rows = []
     for line in curves:
-        for at, mean, half in zip(line.rounds, line.mean, line.half, strict=True):
-            band = ["", ""] if np.isnan(half) else [repr(float(mean - half)), repr(float(mean + half))]
-            writer.writerow([line.row, line.column, line.series, line.seeds, int(at), repr(float(mean)), *band])
-    return text.getvalue()
+        for at, mean, half in zip(line.rounds.tolist(), line.mean.tolist(), line.half.tolist(), strict=True):
+            band = ("", "") if np.isnan(half) else (mean - half, mean + half)
+            values = (line.row, line.column, line.series, line.seeds, int(at), mean, *band)
+            rows.append(dict(zip(header, values, strict=True)))
+    return f"# {' '.join(heading.split())}\n{numbers_csv(rows)}"
+
+
+def cost_axes(lines: Sequence[Line]) -> list[Axis]:
+    """Return the costs that at least one line has, each in the unit that suits the largest value."""
+    axes = []
+    for key, title, units in COSTS:
+        values = [getattr(run.records[-1], key) for line in lines for run in line.runs]
+        largest = max((value for value in values if value is not None), default=None)
+        if largest is not None:
+            size, unit = unit_for(largest, units)
+            axes.append(Axis(key, f"{title} ({unit})" if unit else title, size))
+    return axes
+
+
+def unit_for(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
+    """Return the size and the name of the largest unit that is not larger than `largest`, or else the first.
+
+    >>> unit_for(3e6, BYTES), unit_for(2e12, FLOPS)
+    ((1048576.0, 'MiB'), (1000000000000.0, 'TFLOPs'))
+    """
+    return [unit for unit in units if unit[0] <= largest or unit is units[0]][-1]
+
+
+def measured(axes: Sequence[Axis], lines: Sequence[Line]) -> list[Axis]:
+    """Return the axes, of SCORES or DRIFT, that all seeds of at least one line measured."""
+    return [axis for axis in axes if any(_values(line, axis)[0].size for line in lines)]
+
+
+def drift_of(record: Record) -> dict[str, float]:
+    """Return the measures of drift in a record, without names that DRIFT does not have."""
+    drift: dict[str, float] = record.drift or {}
+    return {axis.key: drift[axis.key] for axis in DRIFT if axis.key in drift}
+
+
+def points(lines: Iterable[Line], costs: Sequence[Axis], scores: Sequence[Axis]) -> list[Point]:
+    """Return a point for each line and round: mean costs, and mean, low and high of each score, as far as measured."""
+    return [point for line in lines for point in _points_of(line, costs, scores)]
+
+
+def interval_fields(key: str, mean: float, half: float) -> Point:
+    """Return the fields of a point for a mean and, with more than one seed, the ends of its interval."""
+    return {key: mean} | ({} if np.isnan(half) else {f"{key}_low": mean - half, f"{key}_high": mean + half})
+
+
+def _points_of(line: Line, costs: Sequence[Axis], scores: Sequence[Axis]) -> list[Point]:
+    found: dict[int, Point] = {}
+    for axis in scores:
+        rounds, values = _values(line, axis)
+        if not rounds.size:
+            continue
+        for t, mean, half in zip(rounds, values.mean(axis=0), confidence(values), strict=True):
+            point = found.setdefault(int(t), {"algorithm": line.label, "seeds": len(line.runs)})
+            point |= {key: _rounded(value) for key, value in interval_fields(axis.key, mean, half).items()}
+    for axis in costs:
+        rounds, values = _values(line, axis)
+        for t, mean in zip(rounds.astype(int).tolist(), values.mean(axis=0), strict=True):
+            if t in found:
+                found[t][axis.key] = t if axis.key == ROUNDS.key else _rounded(mean)
+    return [found[t] for t in sorted(found)]
+
+
+def _values(line: Line, axis: Axis) -> tuple[Floats, Floats]:
+    """Return the rounds (R,) at which every seed has this value, and the values (seeds, R)."""
+    rounds, values = over_seeds(line.runs, lambda r: getattr(r, axis.key, (r.drift or {}).get(axis.key)))
+    return rounds, values / axis.scale
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")

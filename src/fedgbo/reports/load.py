@@ -1,33 +1,62 @@
-"""Read run folders, and put the runs that differ only in their seed together."""
+"""Runs as data: found and read from folders, or kept as a small CSV file, and grouped by all settings but the seed.
 
+A row of the CSV file is an evaluation. Settings are in columns named after their place in run.json, such as
+algorithm.optimiser.lr: names as plain text, all other values as JSON. An empty cell is a setting that the run does not
+have, or a number that was not measured. Numbers keep all digits.
+"""
+
+import csv
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
 
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core.errors import ConfigError, FedGBOError, RunFolderError
+from fedgbo.reports.table import numbers_csv
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Record
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
+MARKS = {"run.json", "metrics.jsonl", "checkpoints"}  # a folder with any of them is a run; without the others, damaged
+MEASURED = tuple(field.name for field in fields(Record) if field.name != "drift")
+TEXT = ("run", "status")  # the folder's name, and how the run ended
+NOT_SETTINGS = {"seed", "rounds", "eval_every", "metrics"}  # runs that differ only in these belong to one group
+
 
 @dataclass(frozen=True)
 class RunData:
-    """A run as its folder tells it."""
+    """The content of a run folder."""
 
     path: Path
     config: RunConfig
-    status: str  # finished, stopped, interrupted, diverged; running; died: neither ended nor running
+    status: str  # finished, stopped, interrupted, diverged, running, or died (neither ended nor running)
     records: tuple[Record, ...]
     rounds: int = 0  # planned
     reason: str = ""  # why it diverged
+
+
+@dataclass(frozen=True)
+class RunProblem:
+    """Why a run is not shown, or not shown in full."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Runs in the order of their paths, and the folders that could not be read."""
+
+    runs: tuple[RunData, ...]
+    problems: tuple[RunProblem, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,39 +68,65 @@ class Group:
     rounds: Floats  # (R,)
     accuracy: Floats  # (seeds, R)
 
-    def cost(self, name: str, at: int) -> float:
-        """Return the mean over seeds of a total ("upload_bytes", "flops", ...) at the `at`-th evaluation."""
-        wanted = int(self.rounds[at])
-        values = [getattr(r, name) for run in self.runs for r in run.records if r.round == wanted]
-        return float(np.mean(values))
+
+def find_runs(places: Iterable[Path]) -> list[Path]:
+    """Return the run folders at or below each place, each once, in the order of their paths."""
+    found: dict[Path, Path] = {}
+    for place in places:
+        if not place.is_dir():
+            raise ConfigError(f"there is no folder {place}; give run folders, or folders that contain some")
+        for folder, inner, names in os.walk(place):
+            if MARKS & {*inner, *names}:
+                inner.clear()  # a run folder contains no other runs
+                found.setdefault(Path(folder).resolve(), Path(folder))
+            inner.sort()
+    return list(found.values())
+
+
+def collect(places: Iterable[Path]) -> Collection:
+    """Read all runs at or below the places; a folder that cannot be read becomes a problem."""
+    runs, problems = [], []
+    for path in find_runs(places):
+        try:
+            runs.append(load_run(path))
+        except RunFolderError as error:
+            problems.append(RunProblem(path, str(error)))
+    return Collection(tuple(runs), tuple(problems))
 
 
 def load_run(path: Path) -> RunData:
-    """Read one run folder; raise RunFolderError, naming the file, on anything that no run of ours would write."""
+    """Read one run folder; raise RunFolderError, naming the file, if its content is damaged."""
     folder = RunFolder(path)
     config, ended = checked_config(folder.config(), path / "run.json"), folder.status()
     records = in_order(folder.records(), path / "metrics.jsonl")
     planned = [config.rounds, ended.get("rounds"), *(record.round for record in records[-1:])]
-    rounds = max(number for number in planned if isinstance(number, int))  # a resumed run may go on for longer
-    return RunData(path, config, _status(folder, ended), records, rounds, str(ended.get("reason", "")))
+    rounds = max(number for number in planned if isinstance(number, int))  # a resumed run may be longer
+    status = ended.get("status")
+    if folder.in_use():  # a resumed run keeps the status.json of its last end
+        status = "running"
+    elif not isinstance(status, str):
+        raise RunFolderError(f"{path / 'status.json'} is damaged: its status is {status!r}")
+    elif status == "running":
+        status = "died"
+    return RunData(path, config, status, records, rounds, str(ended.get("reason", "")))
 
 
 def checked_config(content: Mapping[str, Any], file: Path) -> RunConfig:
-    """Return what a run is; also of one that was begun from Python, which has a digest of its initial parameters."""
+    """Return the configuration of a run; runs started from Python also store a digest of their initial parameters."""
     try:
         config = RunConfig(**{key: value for key, value in content.items() if key != "initial_params"})
         for table in (config.task, config.algorithm):
             if not isinstance(table["name"], str):
-                raise TypeError("a name is no text")
+                raise TypeError("a name is not a string")
         _ = config.label
-        json.dumps(config.model_dump(), ensure_ascii=False).encode()  # half of a surrogate pair is no text, either
+        json.dumps(config.model_dump(), ensure_ascii=False).encode()  # rejects lone surrogates
     except (ValidationError, TypeError, KeyError, AttributeError, UnicodeEncodeError) as error:
         raise RunFolderError(f"{file} is damaged: {error}") from error
     return config
 
 
 def in_order(records: Iterable[Record], file: Path) -> tuple[Record, ...]:
-    """Return the records, unless a round comes twice or too late."""
+    """Return the records; raise RunFolderError unless their rounds increase."""
     found = tuple(records)
     for before, record in pairwise(found):
         if record.round <= before.round:
@@ -79,22 +134,28 @@ def in_order(records: Iterable[Record], file: Path) -> tuple[Record, ...]:
     return found
 
 
-def _status(folder: RunFolder, ended: Mapping[str, Any]) -> str:
-    if folder.in_use():  # whatever status.json says: a resumed run still has the one of its last end
-        return "running"
-    status = ended.get("status")
-    if not isinstance(status, str):
-        raise RunFolderError(f"{folder.path / 'status.json'} is damaged: its status is {status!r}")
-    return "died" if status == "running" else status
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables with their dotted names, such as algorithm.optimiser.lr."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def group_runs(runs: Iterable[RunData]) -> list[Group]:
-    """Put runs together that differ only in their seed, in the order in which they first come."""
+    """Group runs that differ only in their seed, in the order of their first appearance."""
     together: dict[str, list[RunData]] = {}
     for run in runs:
-        key = json.dumps(run.config.model_dump(exclude={"seed", "rounds", "eval_every", "metrics"}), sort_keys=True)
+        key = json.dumps(run.config.model_dump(exclude=NOT_SETTINGS), sort_keys=True)
         together.setdefault(key, []).append(run)
-    return [_group(members) for members in together.values()]
+    groups = []
+    for members in together.values():
+        rounds, accuracy = over_seeds(members, lambda record: record.accuracy)
+        if not rounds.size:
+            raise RunFolderError(f"{members[0].path} has no accuracy to show yet, or its task has no metric")
+        groups.append(Group(members[0].config.label, tuple(members), rounds, accuracy))
+    return groups
 
 
 def over_seeds(runs: Sequence[RunData], value: Callable[[Record], float | None]) -> tuple[Floats, Floats]:
@@ -105,8 +166,45 @@ def over_seeds(runs: Sequence[RunData], value: Callable[[Record], float | None])
     return np.array(shared, dtype=np.float64), np.array(table, dtype=np.float64)
 
 
-def _group(runs: list[RunData]) -> Group:
-    rounds, accuracy = over_seeds(runs, lambda record: record.accuracy)
-    if not rounds.size:
-        raise RunFolderError(f"{runs[0].path} has no accuracy to show yet, or its task has no metric")
-    return Group(runs[0].config.label, tuple(runs), rounds, accuracy)
+def metrics_csv(runs: Iterable[RunData]) -> str:
+    """Write all evaluations of some runs; runs without evaluations are left out."""
+    rows = []
+    for run in runs:
+        given = {key: value for key, value in run.config.model_dump().items() if value is not None and value != []}
+        settings = {name: value if name.endswith(".name") else json.dumps(value) for name, value in flatten(given)}
+        told = {"run": run.path.name, "status": run.status, **settings}
+        rows += [told | {name: getattr(record, name) for name in MEASURED} for record in run.records]
+    names = dict.fromkeys(name for row in rows for name in row if name not in MEASURED)
+    return numbers_csv([dict.fromkeys(names, "") | row for row in rows])
+
+
+def read_metrics(file: Path) -> list[RunData]:
+    """Undo `metrics_csv`; raise RunFolderError, naming the file, if its content is damaged."""
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            rows = list(csv.DictReader(opened))
+        runs = groupby(rows, key=lambda row: {key: row[key] for key in row if key not in MEASURED and row[key]})
+        return [_run_of_rows(settings, members, file) for settings, members in runs]
+    except FedGBOError:
+        raise
+    except (OSError, csv.Error, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RunFolderError(f"{file} cannot be read as metrics of runs: {error!r}") from error
+
+
+def _run_of_rows(settings: Mapping[str, str], rows: Iterable[Mapping[str, str]], file: Path) -> RunData:
+    content: dict[str, Any] = {}
+    for key, cell in settings.items():
+        *path, last = key.split(".")
+        inner = content
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = cell if last == "name" or key in TEXT else json.loads(cell)
+    name, status = (content.pop(key) for key in TEXT)
+    config = checked_config(content, file)
+    numbers = [{key: json.loads(row[key]) if row[key] else None for key in MEASURED} for row in rows]
+    try:
+        records = [Record.of_line(json.dumps(measured)) for measured in numbers]
+    except RunFolderError as error:
+        raise RunFolderError(f"{file} is damaged: {error}") from error
+    rounds = max(config.rounds, records[-1].round)
+    return RunData(file.with_name(name), config, status, in_order(records, file), rounds)

@@ -1,10 +1,10 @@
-"""The picture of a search: how the score depends on the learning rate, on beta, and on what else was searched."""
+"""The chart of a search: how the score depends on the learning rate, on beta, and on other searched settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedgbo.reports.chart import altair, titled
+from fedgbo.reports.charts import altair, titled
 
 BEST = "#D55E00"
 TICKS = [factor * 10.0**power for power in range(-8, 5) for factor in (1, 3)]
@@ -17,7 +17,7 @@ class Tried:
     index: int
     settings: Mapping[str, float]
     state: str  # finished, stopped early, or diverged
-    score: float | None  # what it had come to when it was stopped, if it was; None if nothing was measured
+    score: float | None  # the last one if it was stopped early; None if nothing was measured
     cost: Mapping[str, float]
 
 
@@ -26,7 +26,7 @@ class Scale:
     """How an axis is drawn."""
 
     name: str
-    values: Sequence[float] | None  # of a grid; None where values lie anywhere
+    values: Sequence[float] | None  # of a grid; None where values are continuous
     decay: bool  # drawn by 1 - value, so that 0.9, 0.99 and 0.999 are equally far apart
     logarithmic: bool
 
@@ -34,24 +34,19 @@ class Scale:
 def sensitivity_chart(tried: Sequence[Tried], scales: Sequence[Scale], title: str, measured: str) -> Any:
     """Return an altair chart: the score over the first and the last axis, then over each axis by itself.
 
-    `measured` names the score; accuracies are drawn in per cent. What was stopped early is drawn with the score that it
-    had by then, and hollow. What diverged before it was measured is left out.
+    `measured` names the score; accuracies are drawn in per cent. A setting that was stopped early is hollow and has the
+    score at that time. Settings that diverged or have no score are left out.
     """
     alt = altair()
-    shown = [one for one in tried if one.score is not None and one.state != "diverged"]
-    percent = all(0 <= (one.score or 0.0) <= 1 for one in shown)
-    whole = [one for one in shown if one.state == "finished"]
-    best = max(whole or shown, key=lambda one: one.score or 0.0, default=None)
-    rows = [
-        {
-            **{scale.name: 1 - v if scale.decay else v for scale in scales for v in [one.settings[scale.name]]},
-            "score": (100 if percent else 1) * (one.score or 0.0),
-            "state": one.state,
-            "best": one is best,
-            "text": f"{(100 if percent else 1) * (one.score or 0.0):.1f}" if one.state == "finished" else "stopped",
-        }
-        for one in shown
-    ]
+    shown = [(one, one.score) for one in tried if one.score is not None and one.state != "diverged"]
+    percent = all(0 <= score <= 1 for _, score in shown)
+    whole = [(one, score) for one, score in shown if one.state == "finished"]
+    best = max(whole or shown, key=lambda pair: pair[1], default=(None, 0.0))[0]
+    rows = []
+    for one, score in shown:
+        row: dict[str, Any] = {s.name: (1 - v) if s.decay else v for s in scales for v in [one.settings[s.name]]}
+        row |= {"score": 100 * score if percent else score, "state": one.state, "best": one is best}
+        rows.append(row | {"text": f"{row['score']:.1f}" if one.state == "finished" else "stopped"})
     label = f"{measured} (%)" if percent else measured
     panels = [_panel(alt, rows, scale, label) for scale in scales]
     if len(scales) > 1:
@@ -62,22 +57,23 @@ def sensitivity_chart(tried: Sequence[Tried], scales: Sequence[Scale], title: st
 
 def _panel(alt: Any, rows: list[dict[str, Any]], scale: Scale, label: str) -> Any:
     """The score against one axis."""
-    data = alt.Data(values=rows)
     height = alt.Y("score:Q", title=label, scale=alt.Scale(zero=False))
-    base = alt.Chart(data).encode(x=_position(alt, alt.X, scale), y=height)
-    dots = base.mark_point(size=45, color="#0072B2").encode(fillOpacity=_filled(alt), fill=alt.value("#0072B2"))
+    base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, scale), y=height)
+    filled = alt.condition(alt.datum.state == "finished", alt.value(1), alt.value(0))
+    dots = base.mark_point(size=45, color="#0072B2").encode(fillOpacity=filled, fill=alt.value("#0072B2"))
     return (dots + _ring(base)).properties(width=280, height=280)
 
 
 def _map(alt: Any, rows: list[dict[str, Any]], across: Scale, up: Scale, label: str) -> Any:
     """The score over two axes: cells of a grid with their best score, or a dot for each setting."""
     colour = alt.Color("score:Q", title=label, scale=alt.Scale(scheme="viridis"), legend=alt.Legend(orient="left"))
-    base = alt.Chart(alt.Data(values=rows)).encode(x=_position(alt, alt.X, across), y=_position(alt, alt.Y, up))
+    base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, across), y=_axis(alt, alt.Y, up))
     if across.values is None or up.values is None:
         dots = base.mark_circle(size=90, opacity=1).encode(color=colour)
         return (dots + _ring(base)).properties(width=320, height=280)
     cells = {(row[across.name], row[up.name]): row for row in sorted(rows, key=lambda row: (row["best"], row["score"]))}
-    base = alt.Chart(alt.Data(values=list(cells.values()))).encode(x=_cell(alt, alt.X, across), y=_cell(alt, alt.Y, up))
+    x, y = _axis(alt, alt.X, across, cells=True), _axis(alt, alt.Y, up, cells=True)
+    base = alt.Chart(alt.Data(values=list(cells.values()))).encode(x=x, y=y)
     middle = (min(row["score"] for row in rows) + max(row["score"] for row in rows)) / 2 if rows else 0.0
     dark = alt.condition(alt.datum.score > middle, alt.value("black"), alt.value("white"))
     text = base.mark_text(fontSize=11).encode(text="text:N", color=dark)
@@ -89,25 +85,15 @@ def _ring(base: Any) -> Any:
     return base.transform_filter("datum.best").mark_point(size=220, color=BEST, strokeWidth=2.5, filled=False)
 
 
-def _filled(alt: Any) -> Any:
-    return alt.condition(alt.datum.state == "finished", alt.value(1), alt.value(0))
-
-
-def _position(alt: Any, channel: Any, scale: Scale) -> Any:
-    kind = alt.Scale(
-        type="log" if scale.logarithmic else "linear", zero=False, reverse=scale.decay, nice=False, padding=10
-    )
-    ticks = {"values": TICKS} if scale.logarithmic else {"tickCount": 6}
-    return channel(f"{scale.name}:Q", title=scale.name, scale=kind, axis=_axis(alt, scale, **ticks))
-
-
-def _cell(alt: Any, channel: Any, scale: Scale) -> Any:
-    """An axis of cells, from the smallest value to the largest, up or to the right."""
-    ascending = sorted((1 - v if scale.decay else v for v in scale.values or ()), reverse=scale.decay)
-    order = ascending if channel is alt.X else ascending[::-1]
-    return channel(f"{scale.name}:O", title=scale.name, sort=order, axis=_axis(alt, scale, labelAngle=0))
-
-
-def _axis(alt: Any, scale: Scale, **more: Any) -> Any:
+def _axis(alt: Any, channel: Any, scale: Scale, cells: bool = False) -> Any:
+    """A continuous axis, or one of cells, from the smallest value to the largest, up or to the right."""
     value = "1 - datum.value" if scale.decay else "datum.value"
-    return alt.Axis(labelExpr=f"format({value}, '.6~g')", labelOverlap=True, **more)
+    labels = {"labelExpr": f"format({value}, '.6~g')", "labelOverlap": True}
+    if cells:
+        ascending = sorted((1 - v if scale.decay else v for v in scale.values or ()), reverse=scale.decay)
+        order = ascending if channel is alt.X else ascending[::-1]
+        return channel(f"{scale.name}:O", title=scale.name, sort=order, axis=alt.Axis(**labels, labelAngle=0))
+    kind = "log" if scale.logarithmic else "linear"
+    drawn = alt.Scale(type=kind, zero=False, reverse=scale.decay, nice=False, padding=10)
+    ticks = {"values": TICKS} if scale.logarithmic else {"tickCount": 6}
+    return channel(f"{scale.name}:Q", title=scale.name, scale=drawn, axis=alt.Axis(**labels, **ticks))

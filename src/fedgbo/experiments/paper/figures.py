@@ -1,4 +1,4 @@
-"""Figures 1, 2 and 3 as curves; reports/panels.py draws them."""
+"""Figures 1, 2 and 3 as curves; reports/charts.py draws them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

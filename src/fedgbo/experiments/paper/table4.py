@@ -11,9 +11,8 @@ from fedgbo.experiments.paper.measured import Key, algorithm_title, by_key, lost
 from fedgbo.experiments.paper.published import PaperTask, rows
 from fedgbo.experiments.paper.table7 import significant
 from fedgbo.experiments.survey import Results, heading
-from fedgbo.reports.costs import PAIRED, accuracy_cell, paired_cells
+from fedgbo.reports.comparison import PAIRED, Effort, Summary, accuracy_cell, paired_cells, summarise
 from fedgbo.reports.load import Group
-from fedgbo.reports.summary import Effort, Row, summarise
 from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.config import RunConfig
 
@@ -98,7 +97,7 @@ def _task_lines(
     return lines
 
 
-def _cells(row: Row, clients: int, printed: dict[str, str], *, strong: bool) -> list[Cell]:
+def _cells(row: Summary, clients: int, printed: dict[str, str], *, strong: bool) -> list[Cell]:
     match = None if row.label == "fedavg" else row.match
     return [
         accuracy_cell(row, printed.get("Accuracy"), strong=strong),

@@ -4,9 +4,8 @@ from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.paper.measured import algorithm_title, by_key, lost, optimiser_title
 from fedgbo.experiments.paper.published import rows
 from fedgbo.experiments.survey import Results, heading
-from fedgbo.reports.costs import accuracy_cell
+from fedgbo.reports.comparison import accuracy_cell, summarise
 from fedgbo.reports.load import Group
-from fedgbo.reports.summary import summarise
 from fedgbo.reports.table import Cell, Table
 
 ALGORITHMS = ("fedgbo", "mimelite", "mimexlite")

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedgbo.experiments.theory.bound import Problem, Training, best_c, corollary_step, step_of, theorem
 from fedgbo.experiments.theory.measure import Measurement
-from fedgbo.reports.chart import COLOURS, DASHES, altair, titled
+from fedgbo.reports.charts import COLOURS, DASHES, altair, titled
 
 POINTS = 60  # of a curve
 

@@ -3,6 +3,16 @@
 // that the page's security policy can forbid eval.
 const OPTIONS = { actions: false, renderer: "svg", ast: true, patch: repaired };
 
+// Colours are CSS variables, which SVG accepts, so that the style sheet alone decides on dark mode and print.
+const TEXT = { labelColor: "var(--ink)", titleColor: "var(--ink)", labelFontSize: 12, titleFontSize: 13 };
+const CONFIG = {
+  background: null,
+  font: "system-ui, sans-serif",
+  axis: { ...TEXT, gridColor: "var(--rule)", domainColor: "var(--quiet)", tickColor: "var(--quiet)" },
+  legend: TEXT,
+  view: { stroke: "var(--rule)" },
+};
+
 // The cells around points, which catch the pointer, carry their point as datum.datum. Vega-Lite 6 forgets that in
 // tooltips of names, though not of numbers.
 function repaired(vega) {
@@ -21,7 +31,9 @@ function specification(chart, data) {
   const x = chart.querySelector("select.x"), y = chart.querySelector("select.y").value;
   const [logX, logY, bands] = ["log-x", "log-y", "bands"].map((name) => chart.querySelector(`.${name}`).checked);
   const spec = structuredClone(data.specs[y]), highest = spec.layer[0].encoding.y.scale.domain[1];
-  const points = data.points.filter((p) => p[y] !== undefined && (!logX || p[x.value] > 0) && (!logY || p[y] > 0));
+  const points = data.points.filter(
+    (p) => p[x.value] !== undefined && p[y] !== undefined && (!logX || p[x.value] > 0) && (!logY || p[y] > 0),
+  );
   for (const layer of spec.layer) {
     layer.encoding.x.field = x.value;
     layer.encoding.x.title = x.selectedOptions[0].textContent;
@@ -30,8 +42,7 @@ function specification(chart, data) {
   }
   if (logY) spec.transform.push({ calculate: `max(datum["${y}_low"], datum["${y}"] / 100)`, as: `${y}_low` });
   if (!bands) spec.layer[0].mark.opacity = 0;
-  spec.data = { values: points };
-  return spec;
+  return { ...spec, data: { values: points }, config: structuredClone(CONFIG), description: data.description };
 }
 
 function shown(chart) {
@@ -80,7 +91,7 @@ function interactive(chart) {
 
 const drawings = [...document.querySelectorAll(".chart")].map((chart) =>
   chart.classList.contains("heat")
-    ? vegaEmbed(chart.querySelector(".plot"), readable(chart).spec, OPTIONS)
+    ? vegaEmbed(chart.querySelector(".plot"), { ...readable(chart).spec, config: structuredClone(CONFIG) }, OPTIONS)
     : interactive(chart),
 );
 Promise.all(drawings).then(() => { document.documentElement.dataset.drawn = "yes"; });

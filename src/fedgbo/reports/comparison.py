@@ -1,0 +1,215 @@
+"""Compare algorithms over seeds: Student's t, a cost table like the paper's Table 4, and a sentence of conclusion.
+
+Two runs with the same seed start from the same model and see the same cohorts and batches. Both contain the seed's
+share of the noise, so paired differences are known better than each accuracy. scipy.special is enough for this;
+scipy.stats takes three times as long to import.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from fedgbo.core.errors import ConfigError
+from fedgbo.reports.load import Floats, Group
+from fedgbo.reports.table import Cell, quantity
+
+ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
+COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
+AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Fewer rounds", "Difference to FedAvg", "p")
+REMARK = (
+    "Accuracy: the highest mean over seeds, ± half of its 95% Student's t interval. Upload and FLOPs are those of all "
+    "clients together until then."
+)
+PAIRED = (
+    "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the paired t "
+    "test's."
+)
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A mean difference over the seeds that both have."""
+
+    seeds: int
+    difference: float
+    interval: float | None  # half of its 95% confidence interval; None with a single seed
+    p: float | None  # two-sided, under the hypothesis of no difference; None with a single seed
+
+
+@dataclass(frozen=True)
+class Effort:
+    """The cost of reaching an accuracy, all clients together."""
+
+    round: int
+    upload_bytes: float
+    flops: float | None  # None where a seed's could not be counted
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The results of one algorithm."""
+
+    label: str
+    seeds: int
+    accuracy: float  # the highest mean over seeds
+    interval: float | None  # half of its 95% confidence interval; None with a single seed
+    best: Effort  # to reach it
+    match: Effort | None  # to match the baseline's best; None if never
+    versus: Paired | None = None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
+
+
+def confidence(values: Floats) -> Floats:
+    """Return half of the 95% Student's t interval of the mean over the first axis; NaN with a single value."""
+    n = len(values)
+    if n < 2:
+        return np.full(values.shape[1:], np.nan)
+    half: Floats = stdtrit(n - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(n)
+    return half
+
+
+def paired(ours: Floats, theirs: Floats) -> Paired:
+    """Compare two vectors with one value per seed, by the paired t test.
+
+    >>> both = paired(np.array([3.0, 5.0, 7.0]), np.array([2.0, 3.0, 4.0]))
+    >>> both.difference, f"{both.interval:.4f}", f"{both.p:.4f}"
+    (2.0, '2.4841', '0.0742')
+    """
+    if ours.shape != theirs.shape or ours.ndim != 1 or not len(ours):
+        raise ConfigError("a paired comparison needs two lists with one value for each seed, of the same seeds")
+    n, differences = len(ours), ours - theirs
+    mean = float(differences.mean())
+    if n < 2:
+        return Paired(n, mean, None, None)
+    error = float(differences.std(ddof=1)) / math.sqrt(n)
+    if error == 0:  # all seeds have the same difference
+        return Paired(n, mean, 0.0, 1.0 if mean == 0 else 0.0)
+    return Paired(n, mean, float(confidence(differences)), 2 * float(stdtr(n - 1, -abs(mean) / error)))
+
+
+def baseline_of(groups: Sequence[Group]) -> Group | None:
+    """Return FedAvg's group; of several with different settings, the one with the best accuracy."""
+    plain = [group for group in groups if group.runs[0].config.algorithm["name"] == "fedavg"]
+    return max(plain, key=lambda group: float(group.accuracy.mean(axis=0).max()), default=None)
+
+
+def summarise(groups: Sequence[Group]) -> list[Summary]:
+    """Summarise each group; `match` and `versus` compare with the baseline's best, where there is a baseline."""
+    baseline = baseline_of(groups)
+    goal = np.inf if baseline is None else baseline.accuracy.mean(axis=0).max() - ROUNDING
+    summaries = []
+    for group in groups:
+        mean, best = group.accuracy.mean(axis=0), _best(group)
+        half, reached = float(confidence(group.accuracy)[best]), np.flatnonzero(mean >= goal)
+        interval = None if np.isnan(half) else half
+        match = _effort(group, int(reached[0])) if reached.size else None
+        versus = None if baseline is None or baseline is group else _versus(group, baseline)
+        accuracy, effort = float(mean[best]), _effort(group, best)
+        summaries.append(Summary(group.label, len(group.runs), accuracy, interval, effort, match, versus))
+    return summaries
+
+
+def conclusion(summaries: Sequence[Summary]) -> list[str]:
+    """Compare FedGBO with FedAvg, in one sentence for each optimiser."""
+    baseline = next((row for row in summaries if row.label == "fedavg"), None)
+    if baseline is None:
+        return []
+    lines, best = [], f"FedAvg's best accuracy ({baseline.accuracy:.1%}, round {baseline.best.round})"
+    for row in (row for row in summaries if row.label.startswith("fedgbo")):
+        if row.match is None:
+            lines.append(f"{row.label} did not reach {best}.")
+        elif not row.match.round:
+            lines.append(f"{row.label} had {best} before the first round.")
+        else:
+            rounds = f"{baseline.best.round / row.match.round:.1f}x fewer rounds"
+            upload = f"{baseline.best.upload_bytes / row.match.upload_bytes:.1f}x less upload"
+            lines.append(f"{row.label} reached {best} at round {row.match.round}: {rounds}, {upload}.")
+    return lines
+
+
+def cost_columns(against: bool) -> tuple[str, ...]:
+    """Return the column heads; `against` adds those that compare with FedAvg."""
+    return COLUMNS + (AGAINST if against else ())
+
+
+def cost_remarks(against: bool) -> tuple[str, ...]:
+    """Explain the columns."""
+    return (REMARK, PAIRED) if against else (REMARK,)
+
+
+def cost_lines(groups: Sequence[Group], against: bool) -> list[tuple[Cell, ...]]:
+    """Return the cells of each group; the first is its label."""
+    rows, base = summarise(groups), baseline_of(groups)
+    baseline = next((row for row, group in zip(rows, groups, strict=True) if group is base), None)
+    return row_lines(rows, baseline, against)
+
+
+def row_lines(rows: Sequence[Summary], baseline: Summary | None, against: bool) -> list[tuple[Cell, ...]]:
+    """Return the cells of each summary; `baseline` is one of them."""
+    highest = max((row.accuracy for row in rows), default=None)
+    lines = []
+    for row in rows:
+        cells = [Cell(row.label), accuracy_cell(row, strong=row.accuracy == highest), *_effort_cells(row.best)]
+        if against and baseline is not None and row is not baseline:
+            ratio = f"{baseline.best.round / row.match.round:.1f}x" if row.match and row.match.round else "-"
+            cells += [*_effort_cells(row.match), Cell(ratio), *paired_cells(row.versus)]
+        elif against:
+            cells += [Cell("-")] * len(AGAINST)
+        lines.append(tuple(cells))
+    return lines
+
+
+def accuracy_cell(row: Summary, published: str | None = None, *, strong: bool = False) -> Cell:
+    """Write an accuracy in per cent with its interval."""
+    return Cell(percent(row.accuracy, row.interval), published, exact=row.accuracy, strong=strong)
+
+
+def percent(accuracy: float, interval: float | None) -> str:
+    """Write a share in per cent with half of its interval.
+
+    >>> percent(0.4023, 0.009), percent(0.5, None)
+    ('40.2 ± 0.9', '50.0')
+    """
+    return f"{100 * accuracy:.1f}" + ("" if interval is None else f" ± {100 * interval:.1f}")
+
+
+def paired_cells(versus: Paired | None) -> list[Cell]:
+    """Write a difference in points and its p value."""
+    if versus is None:
+        return [Cell("-"), Cell("-")]
+    p = "-" if versus.p is None else "< 0.001" if versus.p < 0.001 else f"{versus.p:.3f}"
+    sign = "+" if versus.difference >= 0 else ""
+    text = f"{sign}{percent(versus.difference, versus.interval)}"
+    return [Cell(text, exact=versus.difference), Cell(p, exact=versus.p)]
+
+
+def _best(group: Group) -> int:
+    """Return the index of the evaluation with the highest mean accuracy."""
+    return int(group.accuracy.mean(axis=0).argmax())
+
+
+def _versus(group: Group, baseline: Group) -> Paired | None:
+    ours, theirs = (
+        dict(zip((run.config.seed for run in g.runs), g.accuracy[:, _best(g)], strict=True)) for g in (group, baseline)
+    )
+    seeds = sorted(ours.keys() & theirs.keys())
+    return paired(np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])) if seeds else None
+
+
+def _effort(group: Group, at: int) -> Effort:
+    """Return the mean cost over seeds until the `at`-th evaluation."""
+    t = int(group.rounds[at])
+    records = [record for run in group.runs for record in run.records if record.round == t]
+    upload = float(np.mean([record.upload_bytes for record in records]))
+    flops = [record.flops for record in records if record.flops is not None]
+    return Effort(t, upload, float(np.mean(flops)) if len(flops) == len(records) else None)
+
+
+def _effort_cells(effort: Effort | None) -> list[Cell]:
+    if effort is None:
+        return [Cell("-")] * 3
+    upload = Cell(quantity(effort.upload_bytes, "B", 1024), exact=effort.upload_bytes)
+    flops = "not counted" if effort.flops is None else quantity(effort.flops, "")
+    return [Cell(str(effort.round), exact=effort.round), upload, Cell(flops, exact=effort.flops)]

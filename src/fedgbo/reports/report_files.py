@@ -1,0 +1,188 @@
+"""A report as files: one HTML page that opens offline, and figures and tables for a paper.
+
+The page is page.html with the style, the scripts and the charts' specifications in it. All text is escaped. In
+addition, the content security policy forbids every request, and every script whose hash it does not list, so that the
+content of a run folder cannot execute anything even if it got past the escaping.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedgbo.reports.charts import COLOURS, Palette, altair, curve_chart, extent, extra, live_chart, on_paper, save_chart
+from fedgbo.reports.comparison import baseline_of, cost_columns, cost_lines, cost_remarks, summarise
+from fedgbo.reports.curves import DRIFT, SCORES, Axis, Point, cost_axes, measured, points
+from fedgbo.reports.label_skew import Labels, Skew, live_skew_chart, skew_chart
+from fedgbo.reports.load import RunProblem, flatten
+from fedgbo.reports.sections import Section, differing, palette_order, shared_settings
+from fedgbo.reports.table import Cell, Table, latex, markdown, numbers_csv
+from fedgbo.runs.files import write_atomic
+
+KINDS = ("png", "svg", "pdf")
+MOST, FEWEST = 2400, 100  # most points of a chart (a browser needs an element for each), fewest of a line in it
+
+
+def build_page(
+    sections: Sequence[Section], labels: Sequence[Labels], problems: Sequence[RunProblem], title: str = "fedgbo report"
+) -> str:
+    """Return the page: sections, each with the label skew of its task, and runs that could not be read."""
+    jinja2 = extra("jinja2", "the report needs jinja2")
+    html, style, script = (
+        files("fedgbo.reports").joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
+    )
+    palette = Palette(palette_order(sections), tuple(f"var(--c{i})" for i in range(len(COLOURS))))
+    scripts = [_library(), script]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    content = {
+        "scripts": scripts,
+        "hashes": " ".join(f"'sha256-{digest}'" for digest in digests),
+        "sections": [_content(section, known, palette) for section, known in zip(sections, labels, strict=True)],
+    }
+    page = environment.from_string(html).render(title=title, style=style, problems=problems, palette=palette, **content)
+    return str(page)
+
+
+def thinned(rows: Sequence[Point], most: int) -> list[Point]:
+    """Return at most `most` points of each line, evenly spread, including its first and its last."""
+    drawn: list[Point] = []
+    for _, group in groupby(rows, key=lambda row: row["algorithm"]):
+        line = list(group)
+        places = np.linspace(0, len(line) - 1, min(most, len(line))).round().astype(int).tolist()
+        drawn += [line[place] for place in places]
+    return drawn
+
+
+def _content(section: Section, labels: Labels, palette: Palette) -> dict[str, Any]:
+    charts = {"Curves": measured(SCORES, section.lines), "Client drift": measured(DRIFT, section.lines)}
+    return {
+        "about": section,
+        "members": [run for line in section.lines for run in line.runs],
+        "curves": [_chart(section, palette, heading, axes) for heading, axes in charts.items() if axes],
+        "costs": cost_table(section),
+        "settings": settings_table(section),
+        "shared": shared_settings(section),
+        "runs": runs_table(section),
+        "labels": labels,
+        "skew": {"spec": live_skew_chart(labels, "var(--heat)")} if isinstance(labels, Skew) else None,
+    }
+
+
+def _chart(section: Section, palette: Palette, heading: str, scores: Sequence[Axis]) -> dict[str, Any]:
+    costs, names = cost_axes(section.lines), [line.label for line in section.lines]
+    rows = points(section.lines, costs, scores)
+    drawn = thinned(rows, max(FEWEST, MOST // len(section.lines)))
+    described = f"{section.title}: {scores[0].title} of {', '.join(names)}. The numbers are in the table of costs."
+    specs = {axis.key: live_chart(rows, palette, names, costs, axis) for axis in scores}
+    return {
+        "id": f"{section.slug}-{heading.split()[-1].lower()}",
+        "heading": heading,
+        "names": names,
+        "costs": costs,
+        "scores": scores,
+        "thinned": len(drawn) < len(rows),
+        "data": {"points": drawn, "specs": specs, "description": described},
+    }
+
+
+def cost_table(section: Section) -> Table | None:
+    """Return the table of costs; None where no line has accuracies."""
+    groups = section.groups()
+    if not groups:
+        return None
+    against = baseline_of(groups) is not None
+    title = f"{section.title}: best accuracy, and what it took on all clients together"
+    columns, rows, remarks = cost_columns(against), tuple(cost_lines(groups, against)), cost_remarks(against)
+    return Table(f"{section.slug}-costs", title, columns, rows, remarks=remarks, measured=True)
+
+
+def settings_table(section: Section) -> Table:
+    """Return the settings of each line, with a column for each setting that is not the same for all."""
+    names = [name for name in differing([line.settings for line in section.lines]) if name != "algorithm"]
+    rows = [(line.label, *(line.settings.get(name, "") for name in names)) for line in section.lines]
+    return _text_table(section, "settings", "settings in which the runs differ", ("Algorithm", *names), rows)
+
+
+def runs_table(section: Section) -> Table:
+    """Return every run with its status, rounds, best accuracy and time."""
+    rows = []
+    for line in section.lines:
+        for run in line.runs:
+            last = run.records[-1]
+            best = max((record.accuracy for record in run.records if record.accuracy is not None), default=None)
+            score = "-" if best is None else f"{best:.1%}"
+            rounds, seconds = f"{last.round} of {run.rounds}", f"{last.seconds:.1f} s"
+            rows.append((str(run.path), line.label, str(run.config.seed), run.status, rounds, score, seconds))
+    columns = ("Run", "Algorithm", "Seed", "Status", "Rounds", "Best accuracy", "Time")
+    return _text_table(section, "runs", "runs", columns, rows)
+
+
+def _text_table(
+    section: Section, name: str, title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]
+) -> Table:
+    cells = tuple(tuple(Cell(text) for text in row) for row in rows)
+    return Table(f"{section.slug}-{name}", f"{section.title}: {title}", columns, cells, measured=True)
+
+
+@cache
+def _library() -> str:
+    """Return Vega, Vega-Lite in altair's version, and Vega-Embed, as one script."""
+    converter = extra("vl_convert", "the report needs vl-convert")
+    version = ".".join(altair().SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    return str(converter.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version))
+
+
+def write_figures(sections: Sequence[Section], labels: Sequence[Labels], folder: Path) -> list[Path]:
+    """Write the charts and tables of the page into a folder; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    palette, written = Palette(palette_order(sections)), []
+    for section, known in zip(sections, labels, strict=True):
+        for name, chart in _figures(section, known, palette).items():
+            written += save_chart(chart, folder / f"{section.slug}-{name}", KINDS)
+        for name, text in _texts(section).items():
+            written.append(folder / f"{section.slug}-{name}")
+            write_atomic(written[-1], text.encode(errors="backslashreplace"))  # a run folder's name may be any bytes
+    return written
+
+
+def _figures(section: Section, labels: Labels, palette: Palette) -> dict[str, Any]:
+    """Return the first score against every cost, other scores and the drift against rounds, and the label skew."""
+    costs, scores = cost_axes(section.lines), measured([*SCORES, *DRIFT], section.lines)
+    rows = points(section.lines, costs, scores)
+    names, seeds = [line.label for line in section.lines], max(len(line.runs) for line in section.lines)
+    figures = {}
+    for x, y in [(cost, scores[0]) for cost in costs] + [(costs[0], score) for score in scores[1:]]:
+        present = [row for row in rows if x.key in row and y.key in row]
+        chart = curve_chart(present, palette, names, x, y, extent(rows, y))
+        figures[f"{y.key}-{x.key.partition('_')[0]}"] = on_paper(chart, section.title, seeds)
+    if isinstance(labels, Skew):
+        figures["labels"] = skew_chart(labels, f"{section.title}: labels of clients")
+    return figures
+
+
+def _texts(section: Section) -> dict[str, str]:
+    """Return the tables as Markdown, LaTeX and plain numbers in CSV, and the points of the curves; by file name."""
+    runs, costs = runs_table(section), cost_table(section)
+    tables: dict[str, tuple[Table, list[dict[str, Any]]]] = {
+        "settings": (settings_table(section), [{"label": line.label, **line.settings} for line in section.lines]),
+        "runs": (runs, [dict(zip(runs.columns, (cell.ours for cell in row), strict=True)) for row in runs.rows]),
+    }
+    if costs is not None:
+        rows = [flatten(asdict(row)) for row in summarise(section.groups())]  # accuracy as a share, bytes as counted
+        numbers = [{name.replace(".", "_"): value for name, value in row if value is not None} for row in rows]
+        tables["costs"] = (costs, numbers)
+    raw = [replace(axis, scale=1.0) for axis in cost_axes(section.lines)]
+    texts = {"curves.csv": numbers_csv(points(section.lines, raw, measured([*SCORES, *DRIFT], section.lines)))}
+    for name, (table, numbers) in tables.items():
+        texts |= {f"{name}.md": markdown(table), f"{name}.tex": latex(table), f"{name}.csv": numbers_csv(numbers)}
+    return texts
