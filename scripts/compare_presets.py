@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedgbo.experiments.presets import preset
-from fedgbo.experiments.tune.score import score
+from fedgbo.experiments.tune.plan import score
 from fedgbo.reports.paired import confidence
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute

@@ -42,7 +42,7 @@ def test_a_run_takes_its_settings_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("lr,beta\n1,2\n", "is no preset file; its first line must be Dataset,Algorithm,Optimiser,K,Settings"),
+        ("lr,beta\n1,2\n", "is not a preset file; its first line must be Dataset,Algorithm,Optimiser,K,Settings"),
         ("Dataset,Algorithm,Optimiser,K,Settings\ndigits,fedgbo,sgdm,ten,lr=1\n", "row 1 must be like digits,fedgbo"),
         ("Dataset,Algorithm,Optimiser,K,Settings\ndigits,fedgbo,sgdm,10,lr=big\n", "row 1 must be like digits,fedgbo"),
         ("Dataset,Algorithm,Optimiser,K,Settings\ndigits\n", "row 1 must be like digits,fedgbo"),

@@ -18,7 +18,7 @@ from fedgbo.core.checks import whole
 from fedgbo.core.errors import MissingExtraError, RunFolderError
 from fedgbo.experiments.compare import claim, jobs_of, plan
 from fedgbo.experiments.jobs import run_jobs
-from fedgbo.experiments.summary import Section, summary_table
+from fedgbo.experiments.results import Section, summary_table
 from fedgbo.reports.chart import save_chart
 from fedgbo.reports.conclusion import conclusion
 from fedgbo.reports.drawing import accuracy_chart

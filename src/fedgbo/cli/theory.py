@@ -10,10 +10,8 @@ import typer
 from fedgbo.cli.console import clean_errors, err, out, print_whole
 from fedgbo.cli.theory_tables import bound_json, bound_table, conditions_table, measured_json, measured_table, rate
 from fedgbo.core.errors import ConfigError
-from fedgbo.experiments.theory.bound import Problem, Training, best_c, corollary_step, step_of, theorem
-from fedgbo.experiments.theory.chart import bound_chart, bound_rows, measured_rows
-from fedgbo.experiments.theory.conditions import conditions
-from fedgbo.experiments.theory.measure import known_problem, measure, plan
+from fedgbo.experiments.theory.bound import Problem, Training, best_c, conditions, corollary_step, step_of, theorem
+from fedgbo.experiments.theory.measure import bound_chart, bound_rows, known_problem, measure, measured_rows, plan
 from fedgbo.reports.chart import save_chart
 from fedgbo.tasks.quadratic import Quadratics
 

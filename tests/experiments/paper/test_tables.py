@@ -5,11 +5,8 @@ import torch
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.paper import TABLES
-from fedgbo.experiments.paper.examples import example_optimiser
-from fedgbo.experiments.paper.formula import assignments, evaluate
-from fedgbo.experiments.paper.published import rows, tasks
-from fedgbo.experiments.paper.table2 import steps
-from fedgbo.experiments.paper.table7 import significant
+from fedgbo.experiments.paper.cost_tables import example_optimiser, printed_rows, significant, tasks
+from fedgbo.experiments.paper.formula_table import assignments, evaluate, steps
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.reports.table import UNEXPLAINED, Cell, Table
 
@@ -39,7 +36,10 @@ def test_every_difference_is_explained(name):
 def test_every_typed_number_of_tables_7_and_8_is_compared():
     for name in ("table7", "table8"):
         typed = sorted(
-            value for row in rows(name) for key, value in row.items() if key not in ("Task", "Algorithm") and value
+            value
+            for row in printed_rows(name)
+            for key, value in row.items()
+            if key not in ("Task", "Algorithm") and value
         )
         assert typed == sorted(cell.published for _, cell in TABLES[name]().placed() if cell.published is not None)
 

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 import fedgbo
-from fedgbo.experiments.theory.chart import bound_chart, bound_rows, measured_rows
-from fedgbo.experiments.theory.measure import known_problem, measure, plan, weighted_mean
+from fedgbo.experiments.theory.measure import (
+    bound_chart,
+    bound_rows,
+    known_problem,
+    measure,
+    measured_rows,
+    plan,
+    weighted_mean,
+)
 from fedgbo.tasks.quadratic import Quadratics
 
 QUADRATICS = Quadratics.draw(4, 8, 10, 1.0, 1.0, 10.0, 0)
