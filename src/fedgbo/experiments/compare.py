@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.presets import takes_optimiser
 from fedgbo.experiments.request import read_request
+from fedgbo.experiments.shelf import claim_folder
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.files import write_atomic
 
 EVERYTHING = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "mimexlite", "fedgbo")
 
@@ -47,21 +47,8 @@ def jobs_of(configs: Sequence[RunConfig], out: Path) -> list[Job]:
 
 def claim(out: Path, configs: Sequence[RunConfig]) -> bool:
     """Make the comparison's folder, or return True if it already holds the same comparison."""
-    plan_file = out / "compare.json"
     content = json.dumps([config.model_dump() for config in configs], indent=2) + "\n"
-    try:
-        if plan_file.exists():
-            if plan_file.read_text(encoding="utf-8") == content:
-                return True
-            raise RunFolderError(f"{out} holds another comparison; choose another folder, or repeat its settings")
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            raise RunFolderError(f"{out} is not empty; choose a new or empty folder")
-        write_atomic(plan_file, content.encode())
-        (out / "runs").mkdir()
-    except OSError as error:
-        raise RunFolderError(f"cannot write into {out}: {error.strerror}; choose another place") from error
-    return False
+    return claim_folder(out, "compare.json", content, "comparison")
 
 
 def parse_entry(entry: str) -> tuple[str, str | None]:

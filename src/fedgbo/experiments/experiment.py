@@ -133,17 +133,14 @@ class Experiment:
 
     @property
     def file_name(self) -> str:
-        """The name of its tables and pictures, which states the changes."""
         return f"{self.name}{self.changes.suffix}"
 
     @property
     def heading(self) -> str:
-        """Its title, followed by the changes."""
         return "; ".join([self.title, *self.words])
 
     @property
     def words(self) -> list[str]:
-        """The changes in words."""
         return self.changes.words(self.configs)
 
 

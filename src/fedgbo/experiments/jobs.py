@@ -90,10 +90,6 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
     ended: dict[int, str] = {}
     threads = max(1, cores() // workers)  # for each run
 
-    def note(number: int, how: str) -> None:
-        ended[number] = how
-        tell(News(number, 0, 0, None, how))
-
     with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, threads)) as pool:
         waiting: dict[Future[str], int] = {}
         with ctrl_c_ignored(), suppress(BrokenProcessPool):  # a process may die before all jobs are submitted
@@ -105,16 +101,19 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
                 _pass_on(news, tell)
                 for future in [future for future in waiting if future.done()]:
                     _pass_on(news, tell, wait=False)
+                    number = waiting.pop(future)
                     if isinstance(future.exception(), BrokenProcessPool):
-                        cut_off.append(waiting.pop(future))
+                        cut_off.append(number)
                     else:
-                        note(waiting.pop(future), future.result())
+                        ended[number] = future.result()
+                        tell(News(number, 0, 0, None, ended[number]))
         except KeyboardInterrupt:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     for number in sorted(cut_off)[:workers]:
-        note(number, "its process died, or one beside it (out of memory?); run the same command again to go on")
+        ended[number] = "its process died, or one beside it (out of memory?); run the same command again to go on"
+        tell(News(number, 0, 0, None, ended[number]))
     return ended
 
 

@@ -154,9 +154,5 @@ def _parse(text: str, where: str) -> list[Preset]:
 
 
 def _digits(value: float) -> str:
-    """Write a number with six digits, or with all that it needs.
-
-    >>> _digits(0.1), _digits(1e-05), _digits(1 / 3)
-    ('0.1', '1e-05', '0.3333333333333333')
-    """
+    """Write a number with six digits, or with all that it needs."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)

@@ -116,7 +116,7 @@ def read_toml(file: Path) -> tuple[str, Table]:
 
 
 def parse_override(content: Table, override: str) -> None:
-    """Set one `key=value` in `content`. The value is TOML or else plain text; dots in the key reach into tables."""
+    """Set one `key=value`. The value is TOML or else plain text; dots in the key reach into tables."""
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"'{override}' must be key=value, e.g. rounds=50 or lr=0.1")

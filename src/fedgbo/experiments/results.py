@@ -8,7 +8,7 @@ from pathlib import Path
 from fedgbo.core.errors import FolderBusyError, RunFolderError
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.jobs import Job
-from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name, title
+from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name
 from fedgbo.reports.costs import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import unique
@@ -32,8 +32,8 @@ class PlannedRun:
         return self.find.state in ("finished", "diverged")
 
     def job(self) -> Job:
-        """Return the job that carries this run out."""
-        return Job(self.config, self.path, title(self.config))
+        c = self.config
+        return Job(c, self.path, f"{task_name(c)} {c.label} K={steps_text(c)} seed {c.seed}")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Literal
 from fedgbo.core.errors import RunFolderError
 from fedgbo.reports.load import RunData, load_run
 from fedgbo.runs.config import RunConfig
+from fedgbo.runs.files import write_atomic
 from fedgbo.runs.folder import RunFolder, contents
 
 State = Literal["finished", "diverged", "begun", "missing", "damaged"]
@@ -35,11 +36,6 @@ def group_key(config: RunConfig) -> str:
     return json.dumps(config.model_dump(exclude={"seed"}), sort_keys=True)
 
 
-def title(config: RunConfig) -> str:
-    """Return a run's title for people."""
-    return f"{task_name(config)} {config.label} K={steps_text(config)} seed {config.seed}"
-
-
 def folder_name(config: RunConfig) -> str:
     """Return the name of a run's folder: readable, and different for different settings."""
     readable = f"{task_name(config)}-{config.label}-K{steps_text(config)}-T{config.rounds}-seed{config.seed}"
@@ -54,6 +50,26 @@ def task_name(config: RunConfig) -> str:
 def steps_text(config: RunConfig) -> str:
     """Return K, or "mixed" if it is not one number."""
     return str(config.local_steps) if isinstance(config.local_steps, int) else "mixed"
+
+
+def claim_folder(out: Path, name: str, content: str, kind: str) -> bool:
+    """Make a folder with the file `name`, or return True if it already holds the same file.
+
+    Raise RunFolderError if the folder holds something else. Several processes may call this at once.
+    """
+    file = out / name
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        held = {entry.name for entry in out.iterdir() if not entry.name.startswith(".")}
+        if held and not file.exists():
+            raise RunFolderError(f"{out} is not empty (it holds {min(held)}); choose a new or empty folder")
+        if not file.exists():
+            write_atomic(file, content.encode())
+        if file.read_text(encoding="utf-8") != content:
+            raise RunFolderError(f"{out} holds another {kind}; choose another folder, or repeat its settings")
+    except OSError as error:
+        raise RunFolderError(f"cannot write into {out}: {error.strerror}; choose another place") from error
+    return bool(held)
 
 
 def look(path: Path, config: RunConfig) -> Find:

@@ -37,6 +37,8 @@ def test_what_is_no_formula(text, message):
 
 
 def test_same():
+    assert same("η g / (√v + ε)", "g η / (ε + √v)")
+    assert not same("η g", "η g²")
     assert same("m <- β m + g, v <- g²", "m <- g + m β, v <- g g")
     assert not same("m <- β m", "v <- β m")
     assert not same("m <- β m", "m <- β m, v <- g")

@@ -8,7 +8,7 @@ import pytest
 from fedgbo.costs.closed import client_cost
 from fedgbo.experiments.experiment import Changes
 from fedgbo.experiments.paper.cost_tables import example, printed_rows, tasks
-from fedgbo.experiments.paper.from_runs import key_of, paper_experiment, table4
+from fedgbo.experiments.paper.from_runs import _rounded, key_of, paper_experiment, table4
 from fedgbo.experiments.results import PlannedRun, Results
 from fedgbo.experiments.shelf import Find
 from fedgbo.reports.load import RunData
@@ -63,6 +63,15 @@ def records(task, algorithm, optimiser, seed):
         yield Record(
             n, 1.0, accuracy, None, times * cost.download_bytes, times * cost.upload_bytes, times * cost.flops, 0.0, 0.0
         )
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [(112.4, 1, "112"), (7.55, 1, "7.5"), (2**-10, 1, "0.00098"), (1373, 1, "1373"), (23.84, 1, "23.8"),
+     (0.0925, 2, "0.09")],
+)  # fmt: skip
+def test_costs_are_rounded_as_the_paper_does(value, decimals, text):
+    assert _rounded(value, decimals) == text
 
 
 EXPERIMENT = paper_experiment("table4", Changes())

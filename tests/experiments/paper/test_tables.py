@@ -5,7 +5,15 @@ import torch
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.paper import TABLES
-from fedgbo.experiments.paper.cost_tables import example_optimiser, printed_rows, significant, tasks
+from fedgbo.experiments.paper.cost_tables import (
+    example,
+    example_optimiser,
+    executed_ops,
+    printed_rows,
+    significant,
+    symbols,
+    tasks,
+)
 from fedgbo.experiments.paper.formula_table import assignments, evaluate, steps
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.reports.table import UNEXPLAINED, Cell, Table
@@ -79,6 +87,13 @@ def test_docstrings_say_what_the_code_does(name):
         assert text["T"] == "none"
 
 
+def test_examples_have_formulas_and_counts():
+    assert repr(example_optimiser("sgdm")) == "SGDm(lr=0.5, beta=0.5)"
+    assert steps(OPTIMISERS["sgdm"])["U"] == "η (β m + (1 - β) g)"
+    assert symbols(example("mimelite", "adam")) == ("x, s", "x, ∇f", "O(2|x| + |s|)")
+    assert executed_ops(example("fedavg", "sgd")) == 2
+
+
 def test_an_optimiser_without_formulas_is_named():
     class Bare(OPTIMISERS["sgd"]):
         """Says nothing."""
@@ -89,7 +104,16 @@ def test_an_optimiser_without_formulas_is_named():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(50.2134, "50.2"), (0.0335001, "0.0335"), (0.02900, "0.0290"), (2178.6, "2180"), (99.96, "100"), (1.0, "1.00")],
+    [
+        (50.2134, "50.2"),
+        (0.029001, "0.0290"),
+        (2177.7, "2180"),
+        (0.0335001, "0.0335"),
+        (0.02900, "0.0290"),
+        (2178.6, "2180"),
+        (99.96, "100"),
+        (1.0, "1.00"),
+    ],
 )
 def test_three_significant_figures(value, text):
     assert significant(value) == text

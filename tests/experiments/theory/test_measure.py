@@ -62,6 +62,7 @@ def test_the_perturbation_is_watched(measured):
 
 
 def test_the_weights_are_those_of_the_theorem():
+    assert weighted_mean([1.0, 4.0], beta=0.5) == 2.2  # weights 3/4 and 1/2
     squares = [4.0, 2.0, 1.0]
     weights = np.array([1 - 0.5**3, 1 - 0.5**2, 1 - 0.5])
     assert weighted_mean(squares, 0.5) == pytest.approx((weights * squares).sum() / weights.sum())

@@ -6,13 +6,7 @@ from fedgbo.experiments.paper.cost_tables import table1, table3, table6, table7,
 from fedgbo.experiments.paper.formula_table import table2
 from fedgbo.reports.table import Cell, Footnote, Table
 
-TABLES: dict[str, Callable[[], Table]] = {
-    "table1": table1,
-    "table2": table2,
-    "table3": table3,
-    "table6": table6,
-    "table7": table7,
-    "table8": table8,
-}
+_MAKERS = (table1, table2, table3, table6, table7, table8)
+TABLES: dict[str, Callable[[], Table]] = {make.__name__: make for make in _MAKERS}
 
 __all__ = ["TABLES", "Cell", "Footnote", "Table"]

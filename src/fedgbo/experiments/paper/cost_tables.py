@@ -1,14 +1,15 @@
 """Tables 1, 3, 6, 7 and 8: the paper's tasks, and what a client downloads, uploads, holds and computes.
 
-Our values are computed from the algorithms. The printed values and the sizes of the tasks are data files in
-`published/`, typed off the paper.
+Our values are computed from the algorithms. Printed values, sizes of tasks and captions are data files in `published/`.
 """
 
 import csv
 import math
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import torch
 
@@ -25,12 +26,7 @@ from fedgbo.runs.describe import build, parameters
 NUMBER = 0.5  # every hyperparameter of an example: costs do not depend on hyperparameters
 ORDER = ("fedgbo", "mimelite", "mfl", "adaptivefedopt", "fedavg", "fedmax", "fedprox", "mimexlite")
 OPTIMISER_ORDER = ("rmsprop", "sgdm", "adam", "sgd")
-SENT140_MIMELITE = (
-    "the printed value is wrong: the paper's formula, K (B 3F + 5 |x|) + n 3F = 10 (8 · 30,000 + 5 · 10,002) + "
-    "15 · 30,000, gives 3,350,100. The Adam cell beside it, 0.0365, and both cells' counterparts in Table 8, 0.150, "
-    "agree with the formula."
-)
-KNOWN = {("table7", "sent140", "mimelite", "rmsprop"), ("table7", "sent140", "mimelite", "sgdm")}
+WRONG = (("table7", "sent140", "mimelite", "rmsprop"), ("table7", "sent140", "mimelite", "sgdm"))  # in the paper
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,6 @@ class PaperTask:
     macs: int  # F
 
     def workload(self) -> Workload:
-        """Return the sizes from which FLOPs are computed."""
         return Workload(self.params, self.macs, self.batch_size, self.mean_samples)
 
 
@@ -63,16 +58,24 @@ def printed_rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in _read(f"{name}.csv").splitlines() if not line.startswith("#")))
 
 
+def caption(name: str) -> dict[str, Any]:
+    """Return the title, the remarks and the notes of a table."""
+    entry: dict[str, Any] = tomllib.loads(_read("captions.toml"))[name]
+    return entry
+
+
+def captioned(name: str, columns: Iterable[str], rows: Iterable[tuple[Cell, ...]], **more: Any) -> Table:
+    """Return a table with its title and remarks."""
+    texts = caption(name)
+    return Table(name, texts["title"], tuple(columns), tuple(rows), remarks=tuple(texts["remarks"]), **more)
+
+
 def _read(name: str) -> str:
     return files("fedgbo.experiments.paper").joinpath("published", name).read_text(encoding="utf-8")
 
 
 def example_optimiser(name: str) -> Optimiser:
-    """Build an optimiser with arbitrary numbers.
-
-    >>> example_optimiser("sgdm")
-    SGDm(lr=0.5, beta=0.5)
-    """
+    """Build an optimiser with arbitrary numbers."""
     return OPTIMISERS[name](**{key: NUMBER for key, needed in parameters(OPTIMISERS[name]).items() if needed})
 
 
@@ -95,34 +98,18 @@ def table1() -> Table:
     """Per-client download, upload and memory of every algorithm, in units of the model x and the statistics s."""
     printed = {row["Algorithm"]: row for row in printed_rows("table1")}
     names = {made.__name__: name for name, made in ALGORITHMS.items()}
-    lines = []
+    columns, lines = ("Algorithm", "Approach", "Download", "Upload", "Memory"), []
     for title in dict.fromkeys([*printed, *names]):
         name, row = names[title], printed.get(title, {})
         approach = row.get("Approach", (ALGORITHMS[name].__doc__ or "").splitlines()[0].rstrip("."))
         ours = symbols(example(name, "adam" if takes_optimiser(name) else "sgd"))
-        columns = ("Download", "Upload", "Memory")
-        cells = [Cell.compared(value, row.get(column)) for column, value in zip(columns, ours, strict=True)]
+        cells = [Cell.compared(value, row.get(column)) for column, value in zip(columns[2:], ours, strict=True)]
         lines.append((Cell(title), Cell(approach), *cells))
-    return Table(
-        name="table1",
-        title="Table 1: per-client download, upload and memory",
-        columns=("Algorithm", "Approach", "Download", "Upload", "Memory"),
-        rows=tuple(lines),
-        remarks=(
-            "x is the model, s the optimiser's statistics (as large as x for SGDm and RMSProp, twice that for Adam), "
-            "∇f a gradient as large as x.",
-            "Read off the vectors that the algorithms send and hold. MimeXlite is in the paper's Section 5, not in its "
-            "Table 1.",
-        ),
-    )
+    return captioned("table1", columns, lines)
 
 
 def symbols(algorithm: FederatedAlgorithm) -> tuple[str, str, str]:
-    """Return download, upload and memory in the paper's notation; vectors that are neither x nor s are gradients.
-
-    >>> symbols(example("mimelite", "adam"))
-    ('x, s', 'x, ∇f', 'O(2|x| + |s|)')
-    """
+    """Return download, upload and memory in the paper's notation; vectors that are neither x nor s are gradients."""
     asked = probe(algorithm, 1)
     known = {"params": "x", "start": "x"}  # start: the copy of the model that a client keeps
     known |= {f"stats.{name}": "s" for name in algorithm.init(torch.ones(1)).stats}
@@ -141,13 +128,8 @@ def table3() -> Table:
         cells = [Cell.compared(str(v), said) for v, said in zip(ours, printed[t.title].values(), strict=True)]
         sizes = [Cell(f"{size:,}", exact=size) for size in (t.batch_size, t.params, t.macs)]
         lines.append((Cell(t.title), *cells[1:], *sizes))
-    return Table(
-        name="table3",
-        title="Table 3: tasks and models",
-        columns=(*next(iter(printed.values())), "Batch size B", "Parameters |x|", "Multiply-adds F"),
-        rows=tuple(lines),
-        remarks=("B is from the paper's Section 5; |x| and F follow from the models and are not printed.",),
-    )
+    columns = (*next(iter(printed.values())), "Batch size B", "Parameters |x|", "Multiply-adds F")
+    return captioned("table3", columns, lines)
 
 
 def table6() -> Table:
@@ -156,32 +138,15 @@ def table6() -> Table:
     for row in printed_rows("table6"):
         name = row["Optimiser"].lower()
         optimiser = example_optimiser(name)
-        counts = (
-            Cell.compared(str(optimiser.fixed_ops), row["Fixed"]),
-            Cell.compared(str(optimiser.moving_ops), row["Moving"]),
-        )
-        executed = (Cell(str(executed_ops(example(algorithm, name)))) for algorithm in ("fedgbo", "mfl"))
-        lines.append((Cell(row["Optimiser"]), *counts, *executed))
-    return Table(
-        name="table6",
-        title="Table 6: operations per parameter and local step",
-        columns=("Optimiser", "Fixed", "Moving", "Fixed, as executed", "Moving, as executed"),
-        rows=tuple(lines),
-        remarks=(
-            "The paper's prose beside the table counts differently (8 for RMSProp with moving statistics, 4 for SGDm); "
-            "Tables 7 and 8 use the table's numbers.",
-            "As executed: the operations of our formulas, counted while they run; the table counts SGDm's momentum "
-            "twice and leaves out RMSProp's tracking.",
-        ),
-    )
+        counts = ((optimiser.fixed_ops, row["Fixed"]), (optimiser.moving_ops, row["Moving"]))
+        executed = [executed_ops(example(algorithm, name)) for algorithm in ("fedgbo", "mfl")]
+        cells = [Cell.compared(str(count), printed) for count, printed in counts] + [Cell(str(n)) for n in executed]
+        lines.append((Cell(row["Optimiser"]), *cells))
+    return captioned("table6", ("Optimiser", "Fixed", "Moving", "Fixed, as executed", "Moving, as executed"), lines)
 
 
 def executed_ops(algorithm: FederatedAlgorithm) -> int:
-    """Return how many operations per parameter one more local step takes.
-
-    >>> executed_ops(example("fedavg", "sgd"))
-    2
-    """
+    """Return how many operations per parameter one more local step takes."""
     return probe(algorithm, 2).operations - probe(algorithm, 1).operations
 
 
@@ -197,19 +162,9 @@ def table8() -> Table:
 
 def _flops_table(name: str, local_steps: int) -> Table:
     """Tables 7 and 8, by the formulas of Appendix B."""
-    return Table(
-        name=name,
-        title=f"Table {name[-1]}: FLOPs (x 10^8) per client and round, K = {local_steps}, 3 significant figures",
-        columns=("Task", "Algorithm", *(OPTIMISERS[optimiser].__name__ for optimiser in OPTIMISER_ORDER)),
-        rows=tuple(_flops_row(name, local_steps, task, algorithm) for task in tasks() for algorithm in ORDER),
-        labels=2,
-        remarks=(
-            "AdaptiveFedOpt, FedAvg, FedMAX and FedProx train with SGD on clients: the paper's columns SGD and "
-            "FedProx. MimeXlite is not in the paper's table.",
-            "FedMAX's entropy term is not counted, as in the paper. It needs a hidden layer, so FedMAX cannot run on "
-            "Sent140's linear model; its figure there is the formula's.",
-        ),
-    )
+    columns = ("Task", "Algorithm", *(OPTIMISERS[optimiser].__name__ for optimiser in OPTIMISER_ORDER))
+    lines = [_flops_row(name, local_steps, task, algorithm) for task in tasks() for algorithm in ORDER]
+    return captioned(name, columns, lines, labels=2)
 
 
 def _flops_row(name: str, local_steps: int, task_name: str, algorithm: str) -> tuple[Cell, ...]:
@@ -223,16 +178,12 @@ def _flops_row(name: str, local_steps: int, task_name: str, algorithm: str) -> t
             continue
         flops = client_cost(example(algorithm, optimiser), task.workload(), local_steps).flops
         said = printed.get(OPTIMISERS[optimiser].__name__) or None
-        note = SENT140_MIMELITE if (name, task_name, algorithm, optimiser) in KNOWN else ""
+        note = caption(name)["note"] if (name, task_name, algorithm, optimiser) in WRONG else ""
         cells.append(Cell.compared(significant(flops / 1e8), said, note=note, exact=flops))
     return Cell(task.title), Cell(title), *cells
 
 
 def significant(value: float, figures: int = 3) -> str:
-    """Write a number with so many significant figures and no exponent.
-
-    >>> significant(0.029001), significant(2177.7), significant(99.96)
-    ('0.0290', '2180', '100')
-    """
+    """Write a number with so many significant figures and no exponent."""
     rounded = float(f"{value:.{figures - 1}e}")
     return f"{rounded:.{max(0, figures - 1 - math.floor(math.log10(rounded)))}f}"

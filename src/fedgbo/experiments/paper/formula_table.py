@@ -16,16 +16,13 @@ import torch
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.optimiser import Optimiser
 from fedgbo.core.random import stream
-from fedgbo.experiments.paper.cost_tables import example_optimiser, printed_rows
+from fedgbo.experiments.paper.cost_tables import caption, captioned, example_optimiser, printed_rows
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.reports.table import UNEXPLAINED, Cell, Table
 
 NAMES = ("x_{t+1}", "x_t", "β₁", "β₂", "β", "η", "ε", "K", "g", "m", "v")
+END = ""  # the last token
 STEPS = {"Update": "U", "Tracking": "T", "Inverse": "I"}
-SQUARED = (
-    "the paper prints g where it must be g²: v is a mean of squared gradients, and with g it could become negative, so "
-    "that the update would have no root. The published experiments used g²."
-)
 
 
 def table2() -> Table:
@@ -37,27 +34,11 @@ def table2() -> Table:
         statistics = ", ".join(example_optimiser(name).init(torch.ones(1)))
         cells = [_compared(column, ours[letter], row[column]) for column, letter in STEPS.items()]
         lines.append((Cell(row["Optimiser"]), Cell.compared(statistics, row["Statistics"]), *cells))
-    return Table(
-        name="table2",
-        title="Table 2: update (U), tracking (T) and inverse (I) steps",
-        columns=("Optimiser", "Statistics", *STEPS),
-        rows=tuple(lines),
-        remarks=(
-            "η is the learning rate, β, β₁ and β₂ decay rates, g a gradient, ε a constant for stability, K the number "
-            "of local steps, x_t and x_{t+1} the global model before and after a round.",
-            "Ours are the optimisers' docstrings. Formulas agree if they have the same values, however they are "
-            "written.",
-        ),
-        stacked=True,
-    )
+    return captioned("table2", ("Optimiser", "Statistics", *STEPS), lines, stacked=True)
 
 
 def steps(optimiser: type[Optimiser]) -> dict[str, str]:
-    """Return the lines U, T and I of an optimiser's docstring.
-
-    >>> steps(OPTIMISERS["sgdm"])["U"]
-    'η (β m + (1 - β) g)'
-    """
+    """Return the lines U, T and I of an optimiser's docstring."""
     found = dict(re.findall(r"^([UTI]): (.+)$", inspect.cleandoc(optimiser.__doc__ or ""), flags=re.MULTILINE))
     if missing := [letter for letter in STEPS.values() if letter not in found]:
         raise ConfigError(f"{optimiser.__name__}'s docstring has no line '{missing[0]}: ...'")
@@ -68,15 +49,11 @@ def _compared(column: str, ours: str, published: str) -> Cell:
     if same(ours, published):
         return Cell(ours, published)
     squared = column == "Tracking" and ours.replace("g²", "g") == published
-    return Cell(ours, published, SQUARED if squared else UNEXPLAINED, differs=True)
+    return Cell(ours, published, caption("table2")["note"] if squared else UNEXPLAINED, differs=True)
 
 
 def same(one: str, other: str) -> bool:
-    """Return whether two formulas mean the same, by their values at a hundred random points.
-
-    >>> same("η g / (√v + ε)", "g η / (ε + √v)"), same("η g", "η g²")
-    (True, False)
-    """
+    """Return whether two formulas mean the same, by their values at a hundred random points."""
     points = {name: stream(0, "formula", i).uniform(0.1, 0.9, size=100) for i, name in enumerate(NAMES)}
     ours, theirs = assignments(one), assignments(other)
     return ours.keys() == theirs.keys() and all(
@@ -101,10 +78,13 @@ def evaluate(text: str, values: Mapping[str, Any]) -> Any:
     >>> evaluate("η (β m + (1 - β) g)", {"η": 2.0, "β": 0.5, "m": 4.0, "g": 6.0})
     10.0
     """
-    parser = _Parser(text, values)
-    value = parser.sum()
-    if parser.next is not None:
-        raise ConfigError(f"'{text}' is not a formula: '{parser.next}' is out of place")
+    try:
+        tokens = [*_tokens(text), END]
+        value = _sum(tokens, values)
+        if tokens != [END]:
+            raise ValueError(f"'{tokens[0]}' is out of place")
+    except ValueError as error:
+        raise ConfigError(f"'{text}' is not a formula: {error}") from error
     return value
 
 
@@ -114,55 +94,45 @@ def _tokens(text: str) -> Iterator[str]:
     while place < len(text.rstrip()):
         match = token.match(text, place)
         if match is None:
-            raise ConfigError(f"'{text}' is not a formula: cannot read '{text[place:].strip()}'")
+            raise ValueError(f"cannot read '{text[place:].strip()}'")
         yield match[1]
         place = match.end()
 
 
-class _Parser:
-    """Recursive descent from left to right; `next` is the next token, None at the end."""
+def _sum(tokens: list[str], values: Mapping[str, Any]) -> Any:
+    """Take a sum from the front of the tokens, and return its value."""
+    value = _product(tokens, values)
+    while tokens[0] in ("+", "-"):
+        sign, term = tokens.pop(0), _product(tokens, values)
+        value = value + term if sign == "+" else value - term
+    return value
 
-    def __init__(self, text: str, values: Mapping[str, Any]) -> None:
-        self._text, self._tokens, self._values = text, iter(list(_tokens(text))), values
-        self.next = next(self._tokens, None)
 
-    def sum(self) -> Any:
-        value = self._product()
-        while self.next in ("+", "-"):
-            sign, term = self._take(), self._product()
-            value = value + term if sign == "+" else value - term
-        return value
-
-    def _product(self) -> Any:
-        value = self._factor()
-        while self.next not in (None, "+", "-", ")"):
-            if self.next == "/":
-                self._take()
-                value = value / self._factor()
-            else:
-                value = value * self._factor()
-        return value
-
-    def _factor(self) -> Any:
-        token = self._take()
-        if token == "√":
-            return self._factor() ** 0.5
-        if token == "(":
-            value = self.sum()
-            if self._take() != ")":
-                raise ConfigError(f"'{self._text}' is not a formula: a bracket is not closed")
-        elif token is not None and token in self._values:
-            value = self._values[token]
-        elif token is not None and token.isdecimal():
-            value = float(token)
+def _product(tokens: list[str], values: Mapping[str, Any]) -> Any:
+    value = _factor(tokens, values)
+    while tokens[0] not in (END, "+", "-", ")"):
+        if tokens[0] == "/":
+            tokens.pop(0)
+            value = value / _factor(tokens, values)
         else:
-            place = f"where '{token}' is" if token else "at its end"
-            raise ConfigError(f"'{self._text}' is not a formula: a number or a known name is missing {place}")
-        if self.next == "²":
-            self._take()
-            value = value**2
-        return value
+            value = value * _factor(tokens, values)
+    return value
 
-    def _take(self) -> str | None:
-        token, self.next = self.next, next(self._tokens, None)
-        return token
+
+def _factor(tokens: list[str], values: Mapping[str, Any]) -> Any:
+    token = tokens.pop(0)
+    if token == "√":
+        return _factor(tokens, values) ** 0.5
+    if token == "(":
+        value = _sum(tokens, values)
+        if tokens.pop(0) != ")":
+            raise ValueError("a bracket is not closed")
+    elif token in values or token.isdecimal():
+        value = values[token] if token in values else float(token)
+    else:
+        place = "at its end" if token == END else f"where '{token}' is"
+        raise ValueError(f"a number or a known name is missing {place}")
+    if tokens[0] == "²":
+        tokens.pop(0)
+        value = value**2
+    return value

@@ -14,7 +14,7 @@ from itertools import product
 
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.experiments.experiment import Changes, Experiment, make_experiment, only
-from fedgbo.experiments.paper.cost_tables import PaperTask, printed_rows, significant, tasks
+from fedgbo.experiments.paper.cost_tables import PaperTask, caption, printed_rows, significant, tasks
 from fedgbo.experiments.presets import takes_optimiser
 from fedgbo.experiments.results import Results, heading
 from fedgbo.optimisers import OPTIMISERS
@@ -24,7 +24,6 @@ from fedgbo.reports.load import Group, group_runs
 from fedgbo.reports.summary import Effort, summarise
 from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.record import Record
 
 Key = tuple[str, int, str, str]  # task, K, algorithm, optimiser
 
@@ -34,13 +33,6 @@ COLUMNS4 = (
     "Task", "Algorithm", "Max acc (%)", "Rounds", "Upload (GiB)", "FLOPs (x 10^12)",
     "Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Difference to FedAvg", "p",
 )  # fmt: skip
-ACCURACY = "Accuracy: the highest mean over seeds, ± half of its 95% Student's t interval."
-REMARKS4 = {
-    "sent140": "Printed, Sent140 Mimelite: 0.32 comes from Table 7's misprint, 0.0350; its own formula gives 0.31.",
-    "femnist": "Printed, FEMNIST: AdaptiveFedOpt and FedGBO have costs of matching FedAvg's 86.6 with a best of 86.4.",
-    "shakespeare": "Printed, Shakespeare FedProx: 13.0 GB is about round 3060, which costs 253; the 396 belongs to the "
-    "column on its left.",
-}
 
 
 def paper_experiment(
@@ -88,19 +80,9 @@ def table4(results: Results, experiment: Experiment) -> Table:
     for name, task in present.items():
         by_algorithm = {key[2]: replace(group, label=key[2]) for key, group in groups.items() if key[0] == name}
         lines += _lines4(task, by_algorithm, {key[2]: n for key, n in diverged.items() if key[0] == name})
-    remark = (
-        f"{ACCURACY} FLOPs as the paper computes them: those of one client and round to three significant "
-        "figures (Table 7), times clients and rounds."
-    )
-    return Table(
-        name="table4",
-        title=heading(experiment, results),
-        columns=COLUMNS4,
-        rows=tuple(lines),
-        labels=2,
-        remarks=(remark, PAIRED, *(REMARKS4[name] for name in present if name in REMARKS4)),
-        measured=True,
-    )
+    texts = caption("table4")
+    remarks = (*texts["remarks"], PAIRED, *(texts[name] for name in present if name in texts))
+    return Table("table4", heading(experiment, results), COLUMNS4, tuple(lines), 2, remarks, measured=True)
 
 
 def _lines4(task: PaperTask, groups: dict[str, Group], diverged: dict[str, int]) -> list[tuple[Cell, ...]]:
@@ -139,13 +121,7 @@ def _effort(effort: Effort | None, clients: int, upload: str | None, flops: str 
 
 
 def _rounded(value: float, decimals: int) -> str:
-    """Round as Table 4 does; a small value, as at a small scale, keeps two significant figures.
-
-    >>> _rounded(112.4, 1), _rounded(7.55, 1), _rounded(2**-10, 1)
-    ('112', '7.5', '0.00098')
-    >>> _rounded(1373, 1), _rounded(23.84, 1), _rounded(0.0925, 2)
-    ('1373', '23.8', '0.09')
-    """
+    """Round as Table 4 does; a value that would be 0, as at a small scale, keeps two significant figures."""
     text = f"{value:.0f}" if value >= 100 else f"{value:.{decimals}f}"
     return significant(value, 2) if value and not float(text) else text
 
@@ -167,7 +143,8 @@ def table5(results: Results, experiment: Experiment) -> Table:
             cells.append(_cell5(groups.get(key), diverged[key], printed.get(algorithm_title(name))))
         lines.append((Cell(str(steps)), Cell(title), *cells))
     columns = ("K", "Optimiser", *map(algorithm_title, names))
-    return Table("table5", heading(experiment, results), columns, tuple(lines), 2, (ACCURACY,), measured=True)
+    remarks = tuple(caption("table5")["remarks"])
+    return Table("table5", heading(experiment, results), columns, tuple(lines), 2, remarks, measured=True)
 
 
 def _cell5(group: Group | None, diverged: int, printed: str | None) -> Cell:
@@ -199,12 +176,10 @@ def drift_curves(results: Results) -> list[Curve]:
     for name, task in tasks().items():
         for group in (group for group in groups if key_of(group.runs[0].config)[0] == name):
             label = f"β = {beta(group):g}" + ("" if beta(group) else " (FedAvg)")
-            made.append(curve(group.runs, _cosine, row="", column=task.title, series=label))
+            made.append(
+                curve(group.runs, lambda r: (r.drift or {}).get("cosine"), row="", column=task.title, series=label)
+            )
     return made
-
-
-def _cosine(record: Record) -> float | None:
-    return None if record.drift is None else record.drift.get("cosine")
 
 
 def accuracy_curves(results: Results) -> list[Curve]:

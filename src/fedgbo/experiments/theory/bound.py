@@ -52,28 +52,23 @@ class Training:
 
     @property
     def lr(self) -> float:
-        """η, the learning rate of SGDm."""
-        return self.step / (self.local_steps * (1 - self.beta))
+        return self.step / (self.local_steps * (1 - self.beta))  # η of SGDm
 
     @property
     def b(self) -> float:
-        """B."""
         return 1 / (1 - self.beta) if self.lipschitz is None else self.lipschitz
 
     @property
     def horizon(self) -> float:
-        """1 / (1 - β), rounded so that it can be compared with T: 100 for β = 0.99, not 99.99999999999991."""
-        return round(1 / (1 - self.beta), 9)
+        return round(1 / (1 - self.beta), 9)  # comparable with T: 100 for β = 0.99, not 99.99999999999991
 
     @property
     def effective_rounds(self) -> float:
-        """T̃ = T - β / (1 - β)."""
-        return self.rounds - self.beta / (1 - self.beta)
+        return self.rounds - self.beta / (1 - self.beta)  # T̃
 
     @property
     def long_enough(self) -> bool:
-        """Whether T > 1 / (1 - β), which Theorem 1 requires."""
-        return self.rounds > self.horizon
+        return self.rounds > self.horizon  # which Theorem 1 requires
 
 
 @dataclass(frozen=True)
@@ -86,12 +81,10 @@ class Bound:
 
     @property
     def total(self) -> float:
-        """The bound."""
         return self.start + self.drift + self.momentum
 
     @property
     def dominant(self) -> str:
-        """The name of the largest term."""
         terms = asdict(self)
         return max(terms, key=lambda name: terms[name])
 
@@ -109,12 +102,10 @@ def corollary_step(c: float, beta: float, rounds: int) -> float:
 
 
 def best_c(problem: Problem, beta: float) -> float:
-    """Return the C that minimises the two terms of Corollary 1 that fall as 1/√T; they are equal there.
-
-    (F(x_0) - F*) / C = 4 C L (1 + β) R² / (1 - β)
-    """
+    """Return the C that minimises the two terms of Corollary 1 that fall as 1/√T; they are equal there."""
     if not problem.gap:
         raise ConfigError("with a gap of 0 the best C is 0; give C (--c) or a learning rate (--lr)")
+    # (F(x_0) - F*) / C = 4 C L (1 + β) R² / (1 - β)
     growth = 4 * problem.smoothness * (1 + beta) * problem.gradient**2 / (1 - beta)
     return math.sqrt(problem.gap / growth)
 
@@ -177,14 +168,12 @@ class Condition:
 
     @property
     def holds(self) -> bool:
-        """Whether the comparison is true."""
         if self.value == self.limit:
             return not self.strict
         return (self.value > self.limit) == self.at_least
 
     @property
     def sign(self) -> str:
-        """The comparison operator."""
         return (">" if self.at_least else "<") + ("" if self.strict else "=")
 
 

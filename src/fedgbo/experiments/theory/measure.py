@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,6 @@ class Measurement:
 
     @property
     def holds(self) -> bool:
-        """Whether the assumptions and the bound hold."""
         return all(check.holds for check in self.checks)
 
 
@@ -67,12 +67,11 @@ def plan(
     Raise ConfigError, before any training runs, where Theorem 1 does not apply.
     """
     trainings = []
-    for beta in betas:
-        for t in rounds:
-            checked = Training(beta, local_steps, t, 1.0)  # validates β and T before the formulas use them
-            training = replace(checked, step=corollary_step(best_c(problem, beta) if c is None else c, beta, t))
-            theorem(problem, training)
-            trainings.append(training)
+    for beta, t in product(betas, rounds):
+        checked = Training(beta, local_steps, t, 1.0)  # validates β and T before the formulas use them
+        training = replace(checked, step=corollary_step(best_c(problem, beta) if c is None else c, beta, t))
+        theorem(problem, training)
+        trainings.append(training)
     return trainings
 
 
@@ -120,11 +119,7 @@ def _observe(quadratics: Quadratics, training: Training, seed: int) -> tuple[flo
 
 
 def weighted_mean(squares: Sequence[float], beta: float) -> float:
-    """Return the mean of values at t = 0 ... T - 1 with weights 1 - β^(T - t).
-
-    >>> weighted_mean([1.0, 4.0], beta=0.5)  # weights 3/4 and 1/2
-    2.2
-    """
+    """Return the mean of values at t = 0 ... T - 1 with weights 1 - β^(T - t)."""
     weights: Floats = 1 - beta ** np.arange(len(squares), 0, -1, dtype=np.float64)
     return float(np.average(squares, weights=weights))
 
@@ -144,14 +139,12 @@ def bound_rows(
     The learning rate is `lr` or, without it, Corollary 1's for each T.
     """
     rows: list[ChartRow] = []
-    for beta in betas:
+    for beta, k in product(betas, local_steps):
         least = math.floor(Training(beta, 1, 1, 1.0).horizon) + 1
-        at = sorted({round(t) for t in np.geomspace(least, max(least, most), POINTS)})
-        for k in local_steps:
-            for t in at:
-                step = step_of(lr, beta, k) if lr else corollary_step(c or best_c(problem, beta), beta, t)
-                value = theorem(problem, Training(beta, k, t, step, lipschitz)).total
-                rows.append({"rounds": t, "value": value, "colour": f"β = {beta:g}", "dash": f"K = {k}"})
+        for t in sorted({round(t) for t in np.geomspace(least, max(least, most), POINTS)}):
+            step = step_of(lr, beta, k) if lr else corollary_step(c or best_c(problem, beta), beta, t)
+            value = theorem(problem, Training(beta, k, t, step, lipschitz)).total
+            rows.append({"rounds": t, "value": value, "colour": f"β = {beta:g}", "dash": f"K = {k}"})
     return rows
 
 

@@ -1,12 +1,10 @@
 """Claims on trials: one worker tries each setting of a search, and another worker takes over if the first one dies.
 
-The only requirement on a storage is that it numbers new trials one after the other, which every Optuna storage does in
-a transaction. The n-th new trial has the index n, which determines its setting (a cell of the grid, or the seed of
-TPE's draw), so two workers cannot get the same setting. A worker that finds an interrupted trial makes a new trial for
-the same index, as its next attempt. If two workers do so at the same time, the lower number counts and the other trial
-is dropped.
-
-Workers that share a folder hold file locks, which even kill -9 frees. Other workers are recognised by heartbeats.
+Every Optuna storage numbers new trials in a transaction. The n-th new trial has the index n, which determines its
+setting (a cell of the grid, or the seed of TPE's draw), so two workers cannot get the same one. A worker that finds an
+interrupted trial makes a new trial for the same index, as its next attempt. If two workers do so at the same time, the
+lower number counts and the other trial is dropped. Workers that share a folder hold file locks, which even kill -9
+frees; other workers are recognised by heartbeats.
 """
 
 import fcntl
@@ -14,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from io import TextIOWrapper
 from pathlib import Path
 from threading import Event, Thread
 from uuid import uuid4
@@ -36,7 +33,6 @@ class Worker:
         self.id = uuid4().hex
         self.folder = _folder_id(out)
         self._path = out / "workers" / self.id
-        self._lock: TextIOWrapper | None = None
 
     def __enter__(self) -> "Worker":
         self._path.parent.mkdir(exist_ok=True)
@@ -45,9 +41,8 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            self._path.unlink(missing_ok=True)
-            self._lock.close()
+        self._path.unlink(missing_ok=True)
+        self._lock.close()
 
     def sees(self, other: str) -> bool:
         """Return whether another worker of this folder is alive."""
@@ -167,8 +162,7 @@ def drop(study: optuna.Study, trial_id: int) -> None:
 def _beyond(plan: Plan, trials: Iterable[FrozenTrial], one_more: bool = False) -> bool:
     """Return whether all running trials (and one more), carried out to their end, would exceed the budget."""
     counted = list(trials)
-    attributes = [trial.user_attrs for trial in counted]
-    spent = sum(each.get("cost", {}).get("rounds", 0) + each.get("lost", 0) for each in attributes)
+    spent = sum(t.user_attrs.get("cost", {}).get("rounds", 0) + t.user_attrs.get("lost", 0) for t in counted)
     reserved = (len(running(counted)) + one_more) * plan.trial_rounds
     return plan.budget is not None and spent + reserved > plan.budget
 

@@ -14,13 +14,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.core.errors import ConfigError
 from fedgbo.core.optimiser import Optimiser
 from fedgbo.core.random import permutation
+from fedgbo.experiments import shelf
 from fedgbo.experiments.presets import algorithm_table, known_name, optimiser_slots
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find, parameters
-from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import Record
 
 RATES = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001, 0.00001)
@@ -52,17 +52,14 @@ class Axis(BaseModel):
 
     @property
     def low(self) -> float:
-        """The smallest value."""
         return min(self.values)
 
     @property
     def high(self) -> float:
-        """The largest value."""
         return max(self.values)
 
     @property
     def logarithmic(self) -> bool:
-        """Whether steps along the axis are factors: of 1 - value for a decay, else of the value."""
         return (1 - self.high if self.decay else self.low) > 0
 
     def at(self, u: float) -> float:
@@ -118,8 +115,7 @@ class Plan(BaseModel):
 
     @property
     def trial_rounds(self) -> int:
-        """Rounds of one trial that is not stopped early: all its seeds."""
-        return self.seeds * self.rounds
+        return self.seeds * self.rounds  # if it is not stopped early
 
     @property
     def first_look(self) -> int:
@@ -128,14 +124,13 @@ class Plan(BaseModel):
 
     @property
     def cells(self) -> int:
-        """The number of settings of the grid."""
         return math.prod(len(axis.values) for axis in self.axes)
 
     def spread(self, index: int) -> dict[str, float] | None:
         """Return the planned setting of trial `index`: a cell of the grid, in random order, or one of TPE's first.
 
-        TPE's first settings are Roberts' R sequence: evenly spread, and each a function of its index alone, so that two
-        workers never try the same setting. None leaves the choice to TPE.
+        TPE's first settings are Roberts' R sequence: evenly spread, and a function of the index alone, so that two
+        workers never try the same. None leaves the choice to TPE.
         """
         if self.search == "grid":
             cell = list(product(*(axis.values for axis in self.axes)))[int(permutation(self.cells, 0, "grid")[index])]
@@ -148,7 +143,6 @@ class Plan(BaseModel):
         return {axis.name: axis.at((0.5 + index * root ** -(j + 1)) % 1) for j, axis in enumerate(self.axes)}
 
     def config(self, settings: Settings, seed: int) -> RunConfig:
-        """Return the run of one seed with these settings."""
         algorithm = algorithm_table(self.algorithm, self.optimiser, {**self.fixed, **settings})
         return RunConfig(algorithm=algorithm, seed=seed, **self.model_dump(include=OF_RUNS))
 
@@ -158,14 +152,9 @@ class Plan(BaseModel):
 
 
 def plan_of(task: str, algorithm: str, optimiser: str | None, ranges: Sequence[str], asked: Mapping[str, Any]) -> Plan:
-    """Return the plan, checked; `asked` has fields of a Plan, where None stands for the default.
-
-    The exception is `held_out`, where None means to tune on the test set.
-    """
-    find("task", task)
-    find("algorithm", algorithm)
-    if optimiser is not None:
-        find("optimiser", optimiser)
+    """Return the checked plan; in `asked`, None is the default of a field, but for `held_out`: the test set."""
+    for kind, name in (("task", task), ("algorithm", algorithm), ("optimiser", optimiser or "sgd")):
+        find(kind, name)  # raises if it is unknown
     axes, fixed = axes_of(algorithm, optimiser, ranges)
     given = {key: value for key, value in asked.items() if value is not None or key == "held_out"}
     try:
@@ -179,8 +168,8 @@ def plan_of(task: str, algorithm: str, optimiser: str | None, ranges: Sequence[s
         )
     except ValidationError as error:
         item = error.errors()[0]
-        name = str(item["loc"][0]).replace("_", "-")
-        raise ConfigError(f"--{name}: {item['msg'].lower()}, not {item['input']!r}") from error
+        option = str(item["loc"][0]).replace("_", "-")
+        raise ConfigError(f"--{option}: {item['msg'].lower()}, not {item['input']!r}") from error
     changes: dict[str, Any] = {}
     if plan.search == "grid":
         changes["trials"] = min(plan.cells, plan.trials if "trials" in given else plan.cells)
@@ -250,9 +239,8 @@ def _is_decay(name: str) -> bool:
 def score(runs: Iterable[Sequence[Record]], kind: Kind = "curve", warm_up: int = 0) -> float | None:
     """Return the mean score of runs, weighted by their rounds after the first `warm_up`; None without such rounds.
 
-    A record's value is its accuracy or, for a task without a metric, minus its loss. "curve" is the mean over all
-    rounds, so that an early high accuracy counts; "best" is the highest value, as in the paper; "last" is that of the
-    last round. The first record of a run is its start.
+    The value of a record is its accuracy or, without a metric, minus its loss. "curve" is the mean over all rounds, so
+    that an early high accuracy counts; "best" is the highest value, as in the paper; "last" is the last one.
     """
     total, rounds = 0.0, 0
     for records in runs:
@@ -270,20 +258,6 @@ def score(runs: Iterable[Sequence[Record]], kind: Kind = "curve", warm_up: int =
 
 
 def claim_folder(out: Path, plan: Plan, study: str) -> None:
-    """Make the folder of a search, or check that it holds the same search; several processes may call this at once.
-
-    tune.json holds the plan, trials/ the runs, and study.db the study unless it has another storage.
-    """
+    """Make the folder of a search: tune.json, the runs in trials/, and study.db unless there is another storage."""
     content = json.dumps({"study": study, **json.loads(plan.identity())}, indent=2) + "\n"
-    file = out / "tune.json"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        held = {entry.name for entry in out.iterdir() if not entry.name.startswith(".")}
-        if held and not file.exists():
-            raise RunFolderError(f"{out} is not empty (it holds {min(held)}); choose a new or empty folder")
-        if not file.exists():
-            write_atomic(file, content.encode())
-        if file.read_text(encoding="utf-8") != content:
-            raise RunFolderError(f"{out} holds another search; choose another folder, or repeat its settings")
-    except OSError as error:
-        raise RunFolderError(f"cannot write into {out}: {error.strerror}; choose another place") from error
+    shelf.claim_folder(out, "tune.json", content, "search")

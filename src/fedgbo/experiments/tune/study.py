@@ -7,12 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import optuna
 import sqlalchemy
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
@@ -96,19 +95,12 @@ def _value(axis: Axis, coordinate: float) -> float:
     return float(f"{value:.6g}") if near is None else near
 
 
-class _Planned(BaseSampler):
-    """Returns planned values; parameters are independent of each other."""
+class _Planned(RandomSampler):
+    """Returns planned values."""
 
     def __init__(self, values: Mapping[str, float]) -> None:
+        super().__init__(seed=0)
         self._values = values
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -163,7 +155,6 @@ class Outcome:
 
     @property
     def best(self) -> Tried:
-        """The setting with the highest score among those that were tried to the end."""
         whole = [tried for tried in self.tried if tried.state == "finished"]
         if not whole:
             raise RunFolderError(
@@ -173,7 +164,6 @@ class Outcome:
         return max(whole, key=lambda tried: tried.score or 0.0)
 
     def count(self, state: str) -> int:
-        """Return the number of trials in a state."""
         return sum(tried.state == state for tried in self.tried)
 
 

@@ -137,11 +137,7 @@ def _attempt(context: SearchContext, claim: Claim) -> None:
 
 
 def _carry_out(context: SearchContext, claim: Claim, trial: optuna.Trial, settings: Settings) -> None:
-    """Run a trial, or the rest of it, and report its end to the study.
-
-    A trial that is stopped early or diverges is pruned in Optuna's terms. An interrupt leaves it as it is: the next
-    worker that finds it continues from the checkpoints of its runs.
-    """
+    """Run a trial, or the rest of an interrupted one, and report its end to the study."""
     plan, curves = context.plan, _Curves(context.plan, trial)
     folder = context.out / "trials" / f"{claim.index:04d}"
     runs = {folder / f"seed{seed}": plan.config(settings, seed) for seed in range(FIRST_SEED, FIRST_SEED + plan.seeds)}
@@ -162,7 +158,7 @@ def _carry_out(context: SearchContext, claim: Claim, trial: optuna.Trial, settin
     if diverged:
         trial.set_user_attr("diverged", diverged)
     if diverged or curves.pruned:
-        context.study.tell(trial, state=TrialState.PRUNED)
+        context.study.tell(trial, state=TrialState.PRUNED)  # Optuna has no state for diverged trials
     else:
         context.study.tell(trial, curves.score())
     for path in runs:
