@@ -17,6 +17,8 @@ import numpy as np
 from fedgbo.experiments.presets import preset
 from fedgbo.experiments.tune.score import score
 from fedgbo.reports.comparison import confidence
+from fedgbo.experiments.tune.plan import score
+from fedgbo.reports.paired import confidence
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedgbo.costs.flops import forward_macs, local_update_flops
-from fedgbo.experiments.paper.published import tasks
+from fedgbo.experiments.paper.cost_tables import tasks
 from fedgbo.models.cnn import paper_cnn
 from fedgbo.models.gru import shakespeare_gru
 from fedgbo.models.linear import sent140_linear

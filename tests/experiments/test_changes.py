@@ -3,9 +3,8 @@
 import pytest
 
 from fedgbo.core.errors import ConfigError
-from fedgbo.experiments.changes import Changes
-from fedgbo.experiments.experiment import make_experiment
-from fedgbo.experiments.paper.measured import paper_experiment
+from fedgbo.experiments.experiment import Changes, make_experiment
+from fedgbo.experiments.paper.from_runs import paper_experiment
 
 GRID = {"algorithms": "fedavg", "seeds": 5, "rounds": 1000, "eval_every": 50, "local_steps": [10, 50]}
 

@@ -3,8 +3,7 @@
 import pytest
 
 from fedgbo.core.errors import ConfigError
-from fedgbo.experiments.changes import Changes
-from fedgbo.experiments.experiment import make_experiment, only, read_experiment
+from fedgbo.experiments.experiment import Changes, make_experiment, only, read_experiment
 
 
 @pytest.fixture

@@ -22,6 +22,12 @@ def test_a_file_comes_back_as_it_was_written(file):
     assert presets(str(file)) == ROWS
 
 
+def test_numbers_are_short_but_exact(file):
+    assert file.read_text().splitlines()[2].endswith('"lr=1e-05, beta=0.9999"')
+    third = preset_file([Preset("digits", "fedavg", "sgd", 10, {"lr": 0.1, "mu": 1 / 3})])
+    assert "lr=0.1, mu=0.3333333333333333" in third
+
+
 def test_the_tasks_own_row_comes_before_that_of_its_original(file):
     assert preset(str(file), "cifar100-synthetic", "fedgbo") == ROWS[0]
     assert preset(str(file), "cifar100", "fedgbo", "sgdm", 10) == ROWS[1]
@@ -42,7 +48,7 @@ def test_a_run_takes_its_settings_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("lr,beta\n1,2\n", "is no preset file; its first line must be Dataset,Algorithm,Optimiser,K,Settings"),
+        ("lr,beta\n1,2\n", "is not a preset file; its first line must be Dataset,Algorithm,Optimiser,K,Settings"),
         ("Dataset,Algorithm,Optimiser,K,Settings\ndigits,fedgbo,sgdm,ten,lr=1\n", "row 1 must be like digits,fedgbo"),
         ("Dataset,Algorithm,Optimiser,K,Settings\ndigits,fedgbo,sgdm,10,lr=big\n", "row 1 must be like digits,fedgbo"),
         ("Dataset,Algorithm,Optimiser,K,Settings\ndigits\n", "row 1 must be like digits,fedgbo"),

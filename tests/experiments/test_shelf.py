@@ -5,10 +5,9 @@ import json
 import pytest
 
 from fedgbo.core.errors import FolderBusyError
-from fedgbo.experiments.changes import Changes
-from fedgbo.experiments.experiment import make_experiment
+from fedgbo.experiments.experiment import Changes, make_experiment
+from fedgbo.experiments.results import clear, survey
 from fedgbo.experiments.shelf import folder_name, identity, look, set_aside
-from fedgbo.experiments.survey import clear, survey
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.config import execute
 from fedgbo.runs.folder import RunFolder

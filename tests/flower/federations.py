@@ -5,7 +5,7 @@ import json
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.core.optimiser import Optimiser
-from fedgbo.experiments.paper.examples import example
+from fedgbo.experiments.paper.cost_tables import example
 from fedgbo.experiments.presets import optimiser_slots
 from fedgbo.flower import Options, Strategy, client_app
 from fedgbo.optimisers import OPTIMISERS

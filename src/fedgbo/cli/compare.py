@@ -21,6 +21,10 @@ from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.summary import Section, summary_table
 from fedgbo.reports.charts import accuracy_chart, save_chart
 from fedgbo.reports.comparison import conclusion, summarise
+from fedgbo.experiments.results import Section, summary_table
+from fedgbo.reports.chart import save_chart
+from fedgbo.reports.conclusion import conclusion
+from fedgbo.reports.drawing import accuracy_chart
 from fedgbo.reports.load import Group, group_runs, load_run
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.loop import cores

@@ -15,13 +15,25 @@ from fedgbo.cli.paper import notes, rich_table
 from fedgbo.cli.progress import many_runs
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import DivergenceError, MissingExtraError, RunFolderError
-from fedgbo.experiments.changes import Changes
-from fedgbo.experiments.experiment import Experiment, read_experiment
+from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
 from fedgbo.experiments.jobs import run_jobs
+from fedgbo.experiments.results import (
+    PlannedRun,
+    Results,
+    Section,
+    clear,
+    heading,
+    results,
+    sections,
+    summary_table,
+    survey,
+    without_accuracy,
+)
 from fedgbo.experiments.shelf import State
 from fedgbo.experiments.summary import Section, sections, summary_table, without_accuracy
 from fedgbo.experiments.survey import Place, Results, clear, heading, results, survey
 from fedgbo.reports.charts import bands, panel_chart, save_chart
+from fedgbo.reports.chart import bands, save_chart
 from fedgbo.reports.curves import Curve, curve, curves_csv
 from fedgbo.reports.table import FILES, Table
 from fedgbo.runs.files import write_atomic
@@ -168,14 +180,14 @@ def _curves(made: Sequence[Section]) -> list[Curve]:
     ]
 
 
-def _list(experiment: Experiment, places: Sequence[Place]) -> None:
+def _list(experiment: Experiment, places: Sequence[PlannedRun]) -> None:
     for place in places:
         why = f" ({place.find.reason})" if place.find.state == "damaged" else ""
         out.print(escape(f"{place.find.state:<9} {place.path.name}{why}"))
     out.print(f"{escape(experiment.heading)}: {_tally(places)}")
 
 
-def _tally(places: Sequence[Place]) -> str:
+def _tally(places: Sequence[PlannedRun]) -> str:
     counted = Counter(place.find.state for place in places)
     there = ", ".join(f"{counted[state]} {state}" for state in get_args(State) if counted[state])
     return f"{len(places)} runs: {there}"

@@ -22,13 +22,9 @@ from fedgbo.cli.experiment import (
     show_table,
 )
 from fedgbo.core.errors import RunFolderError
-from fedgbo.experiments.changes import Changes
-from fedgbo.experiments.experiment import Experiment
-from fedgbo.experiments.paper.figures import FIGURES, Figure
-from fedgbo.experiments.paper.measured import paper_experiment
-from fedgbo.experiments.paper.table4 import table4
-from fedgbo.experiments.paper.table5 import table5
-from fedgbo.experiments.survey import Results
+from fedgbo.experiments.experiment import Changes, Experiment
+from fedgbo.experiments.paper.from_runs import FIGURES, Figure, paper_experiment, table4, table5
+from fedgbo.experiments.results import Results
 from fedgbo.reports.table import Table
 
 MEASURED: dict[str, Callable[[Results, Experiment], Table]] = {"table4": table4, "table5": table5}

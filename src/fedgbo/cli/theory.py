@@ -15,6 +15,9 @@ from fedgbo.experiments.theory.chart import bound_chart, bound_rows, measured_ro
 from fedgbo.experiments.theory.conditions import conditions
 from fedgbo.experiments.theory.measure import known_problem, measure, plan
 from fedgbo.reports.charts import save_chart
+from fedgbo.experiments.theory.bound import Problem, Training, best_c, conditions, corollary_step, step_of, theorem
+from fedgbo.experiments.theory.measure import bound_chart, bound_rows, known_problem, measure, measured_rows, plan
+from fedgbo.reports.chart import save_chart
 from fedgbo.tasks.quadratic import Quadratics
 
 app = typer.Typer(invoke_without_command=True)

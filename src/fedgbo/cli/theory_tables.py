@@ -7,8 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from fedgbo.experiments.theory.bound import Bound, Problem, Training, corollary, floor, theorem
-from fedgbo.experiments.theory.conditions import Condition
+from fedgbo.experiments.theory.bound import Bound, Condition, Problem, Training, corollary, floor, theorem
 from fedgbo.experiments.theory.measure import Measurement
 
 FORMULAS = {

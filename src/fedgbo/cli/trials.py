@@ -13,9 +13,10 @@ from rich.status import Status
 
 from fedgbo.cli.console import err, out, quantity
 from fedgbo.core.errors import MissingExtraError
-from fedgbo.experiments.tune.outcome import Outcome, edges, outcome_of, table, winner
 from fedgbo.experiments.tune.plan import Plan
 from fedgbo.reports.charts import save_chart
+from fedgbo.experiments.tune.study import Outcome, edges, outcome_of, trials_csv, winner
+from fedgbo.reports.chart import save_chart
 from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
 from fedgbo.runs.files import write_atomic
 
@@ -67,7 +68,7 @@ def report(study: optuna.Study, plan: Plan, folder: Path, as_json: bool, seconds
     found = outcome_of(study, plan)
     best = found.best
     write_atomic(folder / "preset.csv", winner(plan, best).encode())
-    write_atomic(folder / "trials.csv", table(plan, found.tried).encode())
+    write_atomic(folder / "trials.csv", trials_csv(plan, found.tried).encode())
     what = measured(study, plan)
     summary = _summary(found, plan, folder, what)
     write_atomic(folder / "result.json", (json.dumps(summary, indent=2) + "\n").encode())

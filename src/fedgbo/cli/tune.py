@@ -11,9 +11,7 @@ from rich.markup import escape
 from fedgbo.cli.console import clean_errors, err
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, MissingExtraError, unknown
-from fedgbo.experiments.tune.ask import plan_of
-from fedgbo.experiments.tune.folder import claim_folder
-from fedgbo.experiments.tune.plan import FIRST_SEED, Plan
+from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, claim_folder, plan_of
 from fedgbo.runs.loop import cores
 
 SEARCH, SCORE = "Search", "Score"

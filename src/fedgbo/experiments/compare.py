@@ -1,25 +1,24 @@
-"""Several algorithms, each on the same seeds: what `fedgbo compare` runs."""
+"""Comparisons: several algorithms on the same seeds (`fedgbo compare`)."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, RunFolderError
-from fedgbo.core.optimiser import Optimiser
+from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.jobs import Job
-from fedgbo.experiments.presets import optimiser_slots
+from fedgbo.experiments.presets import takes_optimiser
 from fedgbo.experiments.request import read_request
+from fedgbo.experiments.shelf import claim_folder
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.describe import find
-from fedgbo.runs.files import write_atomic
 
 EVERYTHING = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "mimexlite", "fedgbo")
 
 
 def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tuple[list[RunConfig], list[str]]:
-    """Return the runs, algorithm by algorithm, and what presets filled in.
+    """Return the runs, algorithm by algorithm, and notes about the presets used.
 
     An algorithm is a name, or name:optimiser ("fedgbo:adam"), or path/to/file.py:Class.
     """
@@ -29,8 +28,8 @@ def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tu
     configs, notes = [], []
     for entry in EVERYTHING if list(algorithms) == ["all"] else algorithms:
         name, optimiser = parse_entry(entry)
-        if optimiser is None and Optimiser in optimiser_slots(find("algorithm", name)).values():
-            optimiser = shared.get("optimiser")  # the others train with plain SGD
+        if optimiser is None and takes_optimiser(name):
+            optimiser = shared.get("optimiser")
         config, note = read_request(None, {**shared, "algorithm": name, "optimiser": optimiser}, ()).resolve()
         if note:
             notes.append(f"{config.label}: {note}")
@@ -39,34 +38,17 @@ def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tu
 
 
 def jobs_of(configs: Sequence[RunConfig], out: Path) -> list[Job]:
-    """Give each run its folder."""
-    jobs = [Job(config, out / "runs" / f"{config.label}-seed{config.seed}") for config in configs]
-    folders = [job.out for job in jobs]
-    twice = next((folder.name for folder in folders if folders.count(folder) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"{twice.rpartition('-')[0]} is named twice; name each algorithm once")
-    return jobs
+    """Return a job with its own folder for each run."""
+    counts = Counter((config.label, config.seed) for config in configs)
+    if twice := [label for (label, _), count in counts.items() if count > 1]:
+        raise ConfigError(f"{twice[0]} is named twice; name each algorithm once")
+    return [Job(config, out / "runs" / f"{config.label}-seed{config.seed}") for config in configs]
 
 
 def claim(out: Path, configs: Sequence[RunConfig]) -> bool:
-    """Make the comparison's folder, or return True if it holds this very comparison already."""
-    plan_file = out / "compare.json"
+    """Make the comparison's folder, or return True if it already holds the same comparison."""
     content = json.dumps([config.model_dump() for config in configs], indent=2) + "\n"
-    try:
-        if plan_file.exists():
-            if plan_file.read_text(encoding="utf-8") == content:
-                return True
-            raise RunFolderError(
-                f"{out} holds another comparison; choose another folder, or repeat that one's settings"
-            )
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            raise RunFolderError(f"{out} is not empty; choose a new or empty folder")
-        write_atomic(plan_file, content.encode())
-        (out / "runs").mkdir()
-    except OSError as error:
-        raise RunFolderError(f"cannot write into {out}: {error.strerror}; choose another place") from error
-    return False
+    return claim_folder(out, "compare.json", content, "comparison")
 
 
 def parse_entry(entry: str) -> tuple[str, str | None]:

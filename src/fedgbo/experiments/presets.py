@@ -1,4 +1,4 @@
-"""Tuned settings, kept as data: which lr, beta, ... for which task, algorithm, optimiser and K."""
+"""Tuned settings as data: lr, beta, ... for a task, algorithm, optimiser and K."""
 
 import csv
 import io
@@ -13,10 +13,9 @@ from fedgbo.core.optimiser import Optimiser
 from fedgbo.runs.describe import find, parameters
 
 COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]
-PRESETS = {"digits": "digits.csv", "paper": "paper.csv"}  # paper: the authors' own table, to the letter
-
-# The authors' spellings of AdaptiveFedOpt's settings, and ours. FedMAX's beta is the algorithm's, and stays `beta`.
-SPELLINGS = {"client_lr": "lr", "clr": "lr", "slr": "server_lr", "sbeta": "beta"}
+PRESETS = {"digits": "digits.csv", "paper": "paper.csv"}  # paper.csv is an exact copy of the authors' table
+SPELLINGS = {"client_lr": "lr", "clr": "lr", "slr": "server_lr", "sbeta": "beta"}  # the authors', for AdaptiveFedOpt
+ORDER = ("sgd", "sgdm", "rmsprop", "adam")
 
 
 @dataclass(frozen=True)
@@ -33,56 +32,60 @@ class Preset:
         """Return the table from which the algorithm is built."""
         return algorithm_table(self.algorithm, self.optimiser, self.settings)
 
-    def line(self) -> str:
-        """Return this as a line of a preset file."""
-        settings = ", ".join(f"{key}={_digits(value)}" for key, value in self.settings.items())
-        text = io.StringIO()
-        csv.writer(text).writerow([self.task, self.algorithm, self.optimiser, self.local_steps, settings])
-        return text.getvalue().rstrip()
-
 
 def preset_file(rows: Iterable[Preset]) -> str:
-    """Return what a preset file holds: a heading and the rows."""
-    return "\n".join([",".join(COLUMNS), *(row.line() for row in rows)]) + "\n"
+    """Return the content of a preset file: a heading and the rows."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        settings = ", ".join(f"{key}={_digits(value)}" for key, value in row.settings.items())
+        writer.writerow([row.task, row.algorithm, row.optimiser, row.local_steps, settings])
+    return text.getvalue()
 
 
 def presets(name: str) -> list[Preset]:
     """Return all rows of the presets of that name, or of the user's own .csv file."""
     if name.endswith(".csv"):
-        return _rows(_read(Path(name)), name)
+        try:
+            return _parse(Path(name).read_text(encoding="utf-8"), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the preset file {name} cannot be read: {error}") from error
     if name not in PRESETS:
         raise ConfigError(unknown("preset", name, PRESETS) + "; your own: path/to/file.csv, as fedgbo tune writes it")
-    return _rows(files("fedgbo.experiments").joinpath("presets", PRESETS[name]).read_text(encoding="utf-8"), name)
+    return _parse(files("fedgbo.experiments").joinpath("presets", PRESETS[name]).read_text(encoding="utf-8"), name)
 
 
 def preset(
     name: str, task: str, algorithm: str, optimiser: str | None = None, local_steps: int | None = None
 ) -> Preset | None:
-    """Return the row that fits best; a stand-in takes its task's.
+    """Return the row that fits best; a synthetic stand-in uses the rows of its original task.
 
-    An optimiser left open is SGD or SGDm, if they are there. Where no row has this K, the nearest is taken.
+    Without `optimiser`, SGD and SGDm are preferred. If no row has this K, the row with the nearest K is returned.
     """
-    tasks = (task, task.removesuffix("-synthetic"))
-    rows = [row for row in presets(name) if row.task in tasks and row.algorithm == algorithm]
-    rows = [row for row in rows if optimiser in (None, row.optimiser)]
-    order = ("sgd", "sgdm", "rmsprop", "adam")
 
     def distance(row: Preset) -> tuple[bool, int, int]:
-        first = order.index(row.optimiser) if row.optimiser in order else len(order)
-        return row.task != task, first, abs(row.local_steps - (local_steps or 0))
+        place = ORDER.index(row.optimiser) if row.optimiser in ORDER else len(ORDER)
+        return row.task != task, place, abs(row.local_steps - (local_steps or 0))
 
-    return min(rows, key=distance, default=None)
+    rows = [row for row in presets(name) if row.task in task_names(task) and row.algorithm == algorithm]
+    return min((row for row in rows if optimiser in (None, row.optimiser)), key=distance, default=None)
+
+
+def task_names(task: str) -> tuple[str, str]:
+    """Return a task's own name and, if it is a synthetic stand-in, that of the original."""
+    return task, task.removesuffix("-synthetic")
 
 
 def known_name(text: str) -> str:
-    """Return the name as presets have it: ours in lower case, file.py:Class as the user wrote it."""
+    """Return a name as presets spell it: ours in lower case, file.py:Class as the user wrote it."""
     return text if ":" in text else text.lower()
 
 
 def preset_of(task: str) -> str | None:
-    """Return the name of the presets that are used for a task unless others are asked for."""
-    known = task.removesuffix("-synthetic")
-    return next((name for name in PRESETS if any(row.task == known for row in presets(name))), None)
+    """Return the name of the default presets of a task."""
+    original = task_names(task)[1]
+    return next((name for name in PRESETS if any(row.task == original for row in presets(name))), None)
 
 
 def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,12 +98,11 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
     slots = optimiser_slots(made)
     table: dict[str, Any] = {"name": algorithm}
     if not slots:
-        table.update(settings)
-        return table
-    client, server = next(iter(slots)), list(slots)[-1]  # the same one, unless the server has an optimiser of its own
+        return table | dict(settings)
+    client, server = next(iter(slots)), list(slots)[-1]  # the same slot, unless the server has its own optimiser
     for slot, kind in slots.items():
         table[slot] = {"name": optimiser or "sgdm" if kind is Optimiser else "sgd"}
-    if optimiser is not None and Optimiser not in slots.values() and optimiser != "sgd":
+    if optimiser not in (None, "sgd") and Optimiser not in slots.values():
         raise ConfigError(f"{algorithm} trains with plain SGD, not {optimiser}; leave the optimiser out")
     for key, value in settings.items():
         if key == "lr":
@@ -112,46 +114,37 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
         elif key in parameters(made) and key not in slots:
             table[key] = value
         else:
-            raise ConfigError(
-                f"{algorithm} with {table[server]['name']} takes no {key}; " + _accepted(table, made, slots)
-            )
+            accepted = [key for slot in slots for key in parameters(find("optimiser", table[slot]["name"]))]
+            accepted += [key for key in parameters(made) if key not in (*slots, "objective", "inverse")]
+            accepted += ["server_lr"] if len(slots) > 1 else []
+            told = f"it takes {', '.join(dict.fromkeys(accepted))}"
+            raise ConfigError(f"{algorithm} with {table[server]['name']} takes no {key}; {told}")
     return table
 
 
 def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
-    """Return the names of a class's arguments that are optimisers, in order: the client's, then the server's."""
+    """Return the arguments of a class that are optimisers, in order: the client's, then the server's."""
     hints = get_type_hints(made)
-    return {key: hints[key] for key in parameters(made) if _is_optimiser(hints.get(key))}
+    kinds = {key: hints.get(key) for key in parameters(made)}
+    return {key: kind for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Optimiser)}
 
 
-def _is_optimiser(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Optimiser)
+def takes_optimiser(algorithm: str) -> bool:
+    """Return whether the algorithm accepts any optimiser; the others train with plain SGD."""
+    return Optimiser in optimiser_slots(find("algorithm", algorithm)).values()
 
 
-def _accepted(table: Mapping[str, Any], made: Any, slots: Mapping[str, Any]) -> str:
-    known = [key for slot in slots for key in parameters(find("optimiser", table[slot]["name"]))]
-    known += [key for key in parameters(made) if key not in slots and key not in ("objective", "inverse")]
-    if len(slots) > 1:
-        known.append("server_lr")
-    return f"it takes {', '.join(dict.fromkeys(known))}"
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the preset file {file} cannot be read: {error}") from error
-
-
-def _rows(text: str, where: str) -> list[Preset]:
+def _parse(text: str, where: str) -> list[Preset]:
     reader = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
     if list(reader.fieldnames or ()) != COLUMNS:
-        raise ConfigError(f"{where} is no preset file; its first line must be {','.join(COLUMNS)}")
+        raise ConfigError(f"{where} is not a preset file; its first line must be {','.join(COLUMNS)}")
     rows = []
     for number, row in enumerate(reader, start=1):
         try:
             task, algorithm, optimiser = (known_name(row[column]) for column in COLUMNS[:3])
-            rows.append(Preset(task, algorithm, optimiser, int(row["K"]), _settings(row["Settings"])))
+            pairs = (part.strip().partition("=") for part in row["Settings"].split(","))
+            settings = {SPELLINGS.get(key, key): float(value) for key, _, value in pairs}
+            rows.append(Preset(task, algorithm, optimiser, int(row["K"]), settings))
         except (AttributeError, TypeError, ValueError) as error:
             raise ConfigError(
                 f'{where}: row {number} must be like digits,fedgbo,sgdm,10,"lr=0.1, beta=0.9", not '
@@ -161,14 +154,5 @@ def _rows(text: str, where: str) -> list[Preset]:
 
 
 def _digits(value: float) -> str:
-    """Six digits where they say it all.
-
-    >>> _digits(0.1), _digits(1e-05), _digits(1 / 3)
-    ('0.1', '1e-05', '0.3333333333333333')
-    """
+    """Write a number with six digits, or with all that it needs."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-
-
-def _settings(text: str) -> dict[str, float]:
-    pairs = (part.strip().partition("=") for part in text.split(","))
-    return {SPELLINGS.get(key, key): float(value) for key, _, value in pairs}

@@ -1,4 +1,4 @@
-"""What a user asks for, in flags or in a TOML file, and how it becomes a run: presets fill in what was left open."""
+"""A run as the user asks for it, in flags or in a TOML file; presets fill in the missing settings."""
 
 import re
 import tomllib
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedgbo.core.errors import ConfigError, FedGBOError, unknown
-from fedgbo.experiments.presets import Preset, algorithm_table, known_name, preset, preset_of, presets
+from fedgbo.experiments.presets import algorithm_table, known_name, preset, preset_of, presets, task_names
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find
 
@@ -21,7 +21,7 @@ SETTINGS = ("lr", "server_lr", "beta", "beta1", "beta2", "eps", "mu")
 
 
 class Request(BaseModel):
-    """A run in the user's words. Hyperparameters are flat; `algorithm_table` knows where each belongs."""
+    """A run as the user writes it. Hyperparameters are flat; `algorithm_table` sorts them into the optimisers."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -29,7 +29,7 @@ class Request(BaseModel):
     algorithm: str | Table = "fedgbo"
     optimiser: str | None = None
     objective: Table | list[Table] | None = None
-    preset: str | None = None  # a name, a .csv file, or "none"; by default the task's own, where it has one
+    preset: str | None = None  # a name, a .csv file, or "none"; None: the task's default
     lr: Setting = None
     server_lr: Setting = None
     beta: Setting = None
@@ -47,7 +47,7 @@ class Request(BaseModel):
     metrics: list[str] = []
 
     def resolve(self) -> tuple[RunConfig, str | None]:
-        """Return the run, and a line about the preset that filled in what was left open."""
+        """Return the run, and a note about the settings that a preset filled in."""
         task: Table = {"name": self.task} if isinstance(self.task, str) else self.task
         settings = {key: value for key in SETTINGS if (value := getattr(self, key)) is not None}
         if isinstance(self.algorithm, dict) and set(self.algorithm) != {"name"}:
@@ -67,26 +67,23 @@ class Request(BaseModel):
         find("algorithm", algorithm)
         if self.optimiser:
             find("optimiser", self.optimiser)
-        chosen = self.preset or preset_of(task) or "none"
-        optimiser, note = self.optimiser, None
+        chosen, row = self.preset or preset_of(task) or "none", None
+        steps = self.local_steps if isinstance(self.local_steps, int) else None
         if chosen != "none":
-            steps = self.local_steps if isinstance(self.local_steps, int) else None
-            row = preset(chosen, task, known_name(algorithm), optimiser and known_name(optimiser), steps)
+            row = preset(chosen, task, known_name(algorithm), self.optimiser and known_name(self.optimiser), steps)
             if self.preset and (row is None or steps not in (None, row.local_steps)):
-                raise ConfigError(_no_row(chosen, task, algorithm, optimiser, steps))
-            if row is not None:
-                optimiser = row.optimiser
-                note = _note(chosen, row, settings, steps)
-                settings = {**row.settings, **settings}
-        return algorithm_table(algorithm, optimiser, settings), note
+                raise ConfigError(_no_row(chosen, task, algorithm, self.optimiser, steps))
+        if row is None:
+            return algorithm_table(algorithm, self.optimiser, settings), None
+        taken = ", ".join(f"{key}={value:g}" for key, value in row.settings.items() if key not in settings)
+        tuned = "" if steps in (None, row.local_steps) else f" (tuned for K={row.local_steps})"
+        table = algorithm_table(algorithm, row.optimiser, {**row.settings, **settings})
+        return table, f"preset {chosen}: {taken}{tuned}" if taken else None
 
 
 def read_request(file: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]) -> Request:
-    """Join a TOML file, flags, and `key=value` overrides, each stronger than the one before."""
-    content: Table = {}
-    text = ""
-    if file is not None:
-        text, content = read_toml(file)
+    """Combine a TOML file, flags and `key=value` overrides; each takes precedence over the one before."""
+    text, content = ("", {}) if file is None else read_toml(file)
     content.update({key: value for key, value in flags.items() if value is not None})
     for override in overrides:
         parse_override(content, override)
@@ -97,7 +94,7 @@ def read_request(file: Path | None, flags: Mapping[str, Any], overrides: Sequenc
 
 
 def point_at(error: FedGBOError, file: Path) -> FedGBOError:
-    """Return the error with the line of the TOML file that has the word it complains of, if one has."""
+    """Return the error with the line of the TOML file that contains the word it quotes, if there is one."""
     text = read_toml(file)[0]
     for word in re.findall(r"'([^']+)'", str(error)):
         if line := _line_of(text, word):
@@ -106,7 +103,7 @@ def point_at(error: FedGBOError, file: Path) -> FedGBOError:
 
 
 def read_toml(file: Path) -> tuple[str, Table]:
-    """Return a file's text, and what it says."""
+    """Return a file's text and its content."""
     try:
         text = file.read_text(encoding="utf-8")
         return text, tomllib.loads(text)
@@ -119,7 +116,7 @@ def read_toml(file: Path) -> tuple[str, Table]:
 
 
 def parse_override(content: Table, override: str) -> None:
-    """Put one `key=value` in; the value is TOML, or plain text where that fails; dots reach into tables."""
+    """Set one `key=value`. The value is TOML or else plain text; dots in the key reach into tables."""
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"'{override}' must be key=value, e.g. rounds=50 or lr=0.1")
@@ -128,18 +125,18 @@ def parse_override(content: Table, override: str) -> None:
     except tomllib.TOMLDecodeError:
         parsed = value
     *path, last = key.strip().split(".")
-    place = content
+    table = content
     for part in path:
-        inner = place.get(part, {})
-        place[part] = {"name": inner} if isinstance(inner, str) else inner
-        place = place[part]
-        if not isinstance(place, dict):
-            raise ConfigError(f"'{override}': {part} is no table")
-    place[last] = parsed
+        inner = table.get(part, {})
+        table[part] = {"name": inner} if isinstance(inner, str) else inner
+        table = table[part]
+        if not isinstance(table, dict):
+            raise ConfigError(f"'{override}': {part} is not a table")
+    table[last] = parsed
 
 
 def explain(error: ValidationError, file: Path | None, text: str, model: type[BaseModel]) -> str:
-    """Say all that is wrong in the user's terms."""
+    """Return a message that names every wrong setting."""
     messages: dict[str, str] = {}
     for item in error.errors():
         key = str(item["loc"][0])
@@ -149,25 +146,18 @@ def explain(error: ValidationError, file: Path | None, text: str, model: type[Ba
             message = f"{key}: {item['msg'].lower()}, not {item['input']!r}"
         line = _line_of(text, key)
         place = f"{file}, line {line}: " if file and line else ""
-        messages.setdefault(key, place + message)  # a union reports each of its members: the first will do
+        messages.setdefault(key, place + message)  # pydantic reports every member of a union
     return "; ".join(messages.values())
 
 
 def _line_of(text: str, word: str) -> int | None:
-    """Return the number of the first line that has `word` as a key or a value."""
+    """Return the number of the first line with `word` as a key or a value."""
     pattern = re.compile(rf"(^|[\s\[{{.,\"'=]){re.escape(word)}($|[\s\]}}.,\"'=])")
     return next((n for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)), None)
 
 
-def _note(name: str, row: Preset, given: Mapping[str, Any], steps: int | None) -> str | None:
-    """Say what a preset filled in."""
-    taken = ", ".join(f"{key}={value:g}" for key, value in row.settings.items() if key not in given)
-    tuned = "" if steps in (None, row.local_steps) else f" (tuned for K={row.local_steps})"
-    return f"preset {name}: {taken}{tuned}" if taken else None
-
-
 def _no_row(name: str, task: str, algorithm: str, optimiser: str | None, steps: int | None) -> str:
     asked = ", ".join(str(part) for part in (task, algorithm, optimiser, f"K={steps}" if steps else None) if part)
-    rows = [row for row in presets(name) if row.task in (task, task.removesuffix("-synthetic"))]
+    rows = [row for row in presets(name) if row.task in task_names(task)]
     have = sorted({f"{row.algorithm} {row.optimiser} K={row.local_steps}" for row in rows})
     return f"preset {name} has no settings for {asked}; it has: {', '.join(have) or 'nothing for this task'}"

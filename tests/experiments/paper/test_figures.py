@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 
 from fedgbo.core.errors import RunFolderError
-from fedgbo.experiments.changes import Changes
-from fedgbo.experiments.paper.figures import FIGURES
-from fedgbo.experiments.paper.measured import key_of, paper_experiment
-from fedgbo.experiments.paper.table5 import table5
+from fedgbo.experiments.experiment import Changes
+from fedgbo.experiments.paper.from_runs import FIGURES, key_of, paper_experiment, table5
+from fedgbo.experiments.results import PlannedRun, Results
 from fedgbo.experiments.shelf import Find
-from fedgbo.experiments.survey import Place, Results
 from fedgbo.reports.load import RunData
 from fedgbo.runs.record import Record
 
@@ -71,7 +69,7 @@ def test_table_5_has_the_printed_values_beside_ours():
     asked = paper_experiment("table5", Changes())
     found = results([c for c in asked.configs if key_of(c)[1:] != (50, "mimexlite", "adam")], accuracy)
     gone = [c for c in asked.configs if key_of(c)[1:] == (50, "mimexlite", "adam")]
-    found = Results(found.finished, tuple(Place(c, Path("x"), Find("diverged")) for c in gone), ())
+    found = Results(found.finished, tuple(PlannedRun(c, Path("x"), Find("diverged")) for c in gone), ())
     table = table5(found, asked)
     cells = dict(table.placed())
     assert len(table.rows) == 6

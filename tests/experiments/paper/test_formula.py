@@ -1,7 +1,7 @@
 import pytest
 
 from fedgbo.core.errors import ConfigError
-from fedgbo.experiments.paper.formula import evaluate, same
+from fedgbo.experiments.paper.formula_table import evaluate, same
 
 VALUES = {"η": 0.5, "β": 0.25, "g": 3.0, "v": 4.0, "ε": 2.0, "K": 10.0, "x_t": 7.0, "x_{t+1}": 1.0}
 
@@ -37,6 +37,8 @@ def test_what_is_no_formula(text, message):
 
 
 def test_same():
+    assert same("η g / (√v + ε)", "g η / (ε + √v)")
+    assert not same("η g", "η g²")
     assert same("m <- β m + g, v <- g²", "m <- g + m β, v <- g g")
     assert not same("m <- β m", "v <- β m")
     assert not same("m <- β m", "m <- β m, v <- g")

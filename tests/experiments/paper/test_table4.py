@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 from fedgbo.costs.closed import client_cost
-from fedgbo.experiments.changes import Changes
-from fedgbo.experiments.paper.examples import example
-from fedgbo.experiments.paper.measured import key_of, paper_experiment
-from fedgbo.experiments.paper.published import rows, tasks
-from fedgbo.experiments.paper.table4 import table4
+from fedgbo.experiments.experiment import Changes
+from fedgbo.experiments.paper.cost_tables import example, printed_rows, tasks
+from fedgbo.experiments.paper.from_runs import _rounded, key_of, paper_experiment, table4
+from fedgbo.experiments.results import PlannedRun, Results
 from fedgbo.experiments.shelf import Find
-from fedgbo.experiments.survey import Place, Results
 from fedgbo.reports.load import RunData
 from fedgbo.runs.record import Record
 
@@ -47,7 +45,7 @@ SPREAD = math.sqrt(5) / (2.776445 * math.sqrt(2.5))  # of five seeds -2 ... 2 wh
 
 def printed(task, algorithm):
     title = type(example(algorithm, "sgd" if algorithm in ("fedavg", "fedprox", "fedmax") else "sgdm")).__name__
-    row = next(r for r in rows("table4") if (r["Task"], r["Algorithm"]) == (tasks()[task].title, title))
+    row = next(r for r in printed_rows("table4") if (r["Task"], r["Algorithm"]) == (tasks()[task].title, title))
     return [float(part) / 100 for part in row["Accuracy"].split(" ± ")]
 
 
@@ -65,6 +63,15 @@ def records(task, algorithm, optimiser, seed):
         yield Record(
             n, 1.0, accuracy, None, times * cost.download_bytes, times * cost.upload_bytes, times * cost.flops, 0.0, 0.0
         )
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [(112.4, 1, "112"), (7.55, 1, "7.5"), (2**-10, 1, "0.00098"), (1373, 1, "1373"), (23.84, 1, "23.8"),
+     (0.0925, 2, "0.09")],
+)  # fmt: skip
+def test_costs_are_rounded_as_the_paper_does(value, decimals, text):
+    assert _rounded(value, decimals) == text
 
 
 EXPERIMENT = paper_experiment("table4", Changes())
@@ -96,7 +103,7 @@ def test_the_papers_own_cells():
 def test_what_diverged_is_said():
     mine = [config for config in EXPERIMENT.configs if config.task["name"] == "sent140"]
     gone = [c for c in mine if c.label == "mfl-sgdm"] + [c for c in mine if c.label == "fedgbo-sgdm"][3:]
-    diverged = tuple(Place(config, Path("x"), Find("diverged", "loss")) for config in gone)
+    diverged = tuple(PlannedRun(config, Path("x"), Find("diverged", "loss")) for config in gone)
     table = table4(Results(finished([config for config in mine if config not in gone]), diverged, ()), EXPERIMENT)
     cells = dict(table.placed())
     assert cells["Sent140 MFL (5 seeds diverged) Max acc (%)"].ours == "diverged"
@@ -106,7 +113,7 @@ def test_what_diverged_is_said():
 
 def test_what_failed_is_said():
     *mine, gone = EXPERIMENT.configs[:5]
-    failed = ((Place(gone, Path("x"), Find("begun")), "no memory"),)
+    failed = ((PlannedRun(gone, Path("x"), Find("begun")), "no memory"),)
     table = table4(Results(finished(mine), (), failed), EXPERIMENT)
     assert table.title == f"{EXPERIMENT.title}; 1 of 5 runs failed (missing)"
 

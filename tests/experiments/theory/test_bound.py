@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 import fedgbo
 from fedgbo.experiments.theory.bound import (
     Bound,
+    Condition,
     Problem,
     Training,
     best_c,
+    conditions,
     corollary,
     corollary_step,
     floor,
@@ -20,7 +22,6 @@ from fedgbo.experiments.theory.bound import (
     step_of,
     theorem,
 )
-from fedgbo.experiments.theory.conditions import Condition, conditions
 
 sizes = st.floats(0.01, 100)
 problems = st.builds(Problem, smoothness=sizes, gradient=sizes, heterogeneity=sizes, noise=sizes, gap=sizes)

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 
 import fedgbo
-from fedgbo.experiments.theory.chart import bound_chart, bound_rows, measured_rows
-from fedgbo.experiments.theory.measure import known_problem, measure, plan, weighted_mean
+from fedgbo.experiments.theory.measure import (
+    bound_chart,
+    bound_rows,
+    known_problem,
+    measure,
+    measured_rows,
+    plan,
+    weighted_mean,
+)
 from fedgbo.tasks.quadratic import Quadratics
 
 QUADRATICS = Quadratics.draw(4, 8, 10, 1.0, 1.0, 10.0, 0)
@@ -55,6 +62,7 @@ def test_the_perturbation_is_watched(measured):
 
 
 def test_the_weights_are_those_of_the_theorem():
+    assert weighted_mean([1.0, 4.0], beta=0.5) == 2.2  # weights 3/4 and 1/2
     squares = [4.0, 2.0, 1.0]
     weights = np.array([1 - 0.5**3, 1 - 0.5**2, 1 - 0.5])
     assert weighted_mean(squares, 0.5) == pytest.approx((weights * squares).sum() / weights.sum())

@@ -1,9 +1,8 @@
 """A small search that tests share."""
 
-from fedgbo.experiments.tune.ask import plan_of
+from fedgbo.experiments.tune.plan import plan_of
 from fedgbo.experiments.tune.study import local_url, open_study
-from fedgbo.experiments.tune.trial import Bench
-from fedgbo.experiments.tune.worker import work
+from fedgbo.experiments.tune.worker import SearchContext, work
 
 
 def small_plan(*ranges, task="digits", **asked):
@@ -20,5 +19,5 @@ def carry_out_all(plan, out, watch=lambda progress: None):
     """Work alone until the study has ended; return it."""
     study = small_study(plan, out)
     cohort = plan.config({axis.name: axis.low for axis in plan.axes}, 0).build_task().cohort_size
-    work(Bench(study, plan, out, cohort, 1, watch), lambda: None)
+    work(SearchContext(study, plan, out, cohort, 1, watch), lambda: None)
     return study

@@ -1,7 +1,7 @@
 import pytest
 
 from fedgbo.core.errors import ConfigError
-from fedgbo.experiments.tune.axes import DECAYS, ENTROPIES, PULLS, RATES, Axis, axes_of
+from fedgbo.experiments.tune.plan import DECAYS, ENTROPIES, PULLS, RATES, Axis, axes_of
 
 
 def test_the_papers_grids():

@@ -4,8 +4,7 @@ from multiprocessing import get_context
 
 from optuna.trial import TrialState
 
-from fedgbo.experiments.tune.alive import Watch, Worker
-from fedgbo.experiments.tune.claims import _take_up, beat, claim_next, drop, standing
+from fedgbo.experiments.tune.claims import Watch, Worker, _take_up, beat, claim_next, drop, standing
 from fedgbo.experiments.tune.study import local_url, open_study, settings_of, suggest
 from tests.experiments.tune.small import small_plan, small_study
 

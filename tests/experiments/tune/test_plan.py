@@ -3,8 +3,7 @@ from itertools import product
 import pytest
 
 from fedgbo.core.errors import ConfigError
-from fedgbo.experiments.tune.ask import plan_of
-from fedgbo.experiments.tune.axes import DECAYS, RATES
+from fedgbo.experiments.tune.plan import DECAYS, RATES, plan_of
 
 
 def plan(*ranges, algorithm="fedgbo", optimiser="sgdm", **asked):

@@ -1,6 +1,6 @@
 import pytest
 
-from fedgbo.experiments.tune.score import score
+from fedgbo.experiments.tune.plan import score
 from fedgbo.runs.record import Record
 
 

@@ -9,9 +9,8 @@ import pytest
 from fedgbo.core.errors import ConfigError, DataError, RunFolderError
 from fedgbo.data.federated import FederatedData
 from fedgbo.experiments.presets import presets
-from fedgbo.experiments.tune.folder import claim_folder
-from fedgbo.experiments.tune.outcome import edges, outcome_of, table, winner
-from fedgbo.experiments.tune.study import local_url, open_study
+from fedgbo.experiments.tune.plan import claim_folder
+from fedgbo.experiments.tune.study import edges, local_url, open_study, outcome_of, trials_csv, winner
 from fedgbo.runs.folder import RunFolder
 from fedgbo.tasks import TASKS
 from tests.conftest import make_task
@@ -58,7 +57,7 @@ def test_poor_trials_are_stopped_early(tmp_path):
     assert {tried.cost["rounds"] for tried in stopped} <= {2, 4, 8}  # the rungs below the 16 rounds of two seeds
     assert found.best.cost["rounds"] == 16
     assert found.cost.rounds == sum(tried.cost["rounds"] for tried in found.tried) < 12 * 16
-    rows = table(plan, found.tried).splitlines()
+    rows = trials_csv(plan, found.tried).splitlines()
     assert rows[0].startswith("trial,lr,state,score,rounds,client_steps")
     assert len(rows) == 13
 

@@ -1,1 +1,1 @@
-"""The paper's convergence theory (Section 4 and Appendix A) as functions, and held against what is measured."""
+"""The paper's convergence theory (Section 4 and Appendix A) as functions, compared with measurements."""

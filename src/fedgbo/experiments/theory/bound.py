@@ -1,8 +1,8 @@
 """Theorem 1 and Corollary 1: a bound on the mean squared gradient norm of FedGBO with SGDm on nonconvex objectives.
 
-The paper analyses m <- β m + g, x <- x - η̃ m; ours, like its experiments, has m <- β m + (1 - β) g. They are the same
-for η̃ = K η (1 - β), with η the learning rate of `SGDm`. The third term has (1 - β)², as the paper's Section 4 and its
-proof have it; the statement in the appendix lost the square.
+The paper analyses m <- β m + g, x <- x - η̃ m. Our SGDm, like the paper's experiments, has m <- β m + (1 - β) g. The two
+are the same for η̃ = K η (1 - β), where η is the learning rate of `SGDm`. The third term has (1 - β)², as in the paper's
+Section 4 and in its proof; the statement in the appendix omits the square.
 """
 
 import math
@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from fedgbo.core.checks import decay, not_negative, positive, whole
 from fedgbo.core.errors import ConfigError
 
-LARGEST = 1e50  # of the constants: Y has four of them multiplied
+LARGEST = 1e50  # of the constants: Y multiplies four of them
+MUCH = 10  # Corollary 1 needs T "much larger" than 1 / (1 - β): ten times, so that T̃ is at least 0.9 T
 
 
 @dataclass(frozen=True)
@@ -25,24 +26,21 @@ class Problem:
     gap: float = 1.0  # F(x_0) - F*
 
     def __post_init__(self) -> None:
-        positive("smoothness", self.smoothness)
-        positive("gradient", self.gradient)
-        for name in ("heterogeneity", "noise", "gap"):
-            not_negative(name, getattr(self, name))
         for name, value in asdict(self).items():
+            (positive if name in ("smoothness", "gradient") else not_negative)(name, value)
             if value > LARGEST:
                 raise ConfigError(f"{name} is too large to be computed with, {value:g}; give at most {LARGEST:g}")
 
 
 @dataclass(frozen=True)
 class Training:
-    """How FedGBO with SGDm is run."""
+    """The settings of FedGBO with SGDm."""
 
     beta: float
     local_steps: int  # K
     rounds: int  # T
     step: float  # η̃ = K η (1 - β)
-    lipschitz: float | None = None  # B, ‖U(g)‖ <= B ‖g‖; None: 1 / (1 - β), which is enough where gradients are bounded
+    lipschitz: float | None = None  # B, ‖U(g)‖ <= B ‖g‖; None: 1 / (1 - β), sufficient for bounded gradients
 
     def __post_init__(self) -> None:
         decay("beta", self.beta)
@@ -54,46 +52,39 @@ class Training:
 
     @property
     def lr(self) -> float:
-        """η, the learning rate of SGDm that makes this step."""
-        return self.step / (self.local_steps * (1 - self.beta))
+        return self.step / (self.local_steps * (1 - self.beta))  # η of SGDm
 
     @property
     def b(self) -> float:
-        """B."""
         return 1 / (1 - self.beta) if self.lipschitz is None else self.lipschitz
 
     @property
     def horizon(self) -> float:
-        """1 / (1 - β), to be held against whole numbers: for β = 0.99 it is 100, and not a little less."""
-        return round(1 / (1 - self.beta), 9)
+        return round(1 / (1 - self.beta), 9)  # comparable with T: 100 for β = 0.99, not 99.99999999999991
 
     @property
     def effective_rounds(self) -> float:
-        """T̃ = T - β / (1 - β)."""
-        return self.rounds - self.beta / (1 - self.beta)
+        return self.rounds - self.beta / (1 - self.beta)  # T̃
 
     @property
     def long_enough(self) -> bool:
-        """Whether T > 1 / (1 - β), without which Theorem 1 says nothing."""
-        return self.rounds > self.horizon
+        return self.rounds > self.horizon  # which Theorem 1 requires
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The three terms whose sum bounds E‖∇F(x_t)‖², t being drawn with weights 1 - β^(T - t)."""
+    """The three terms whose sum bounds E‖∇F(x_t)‖², where t is drawn with weights 1 - β^(T - t)."""
 
-    start: float  # what is left of the way from x_0
+    start: float  # the remaining distance from x_0
     drift: float  # biased client gradients
-    momentum: float  # the size of the gradients that momentum carries on, and their bias
+    momentum: float  # the size and the bias of the gradients in the momentum
 
     @property
     def total(self) -> float:
-        """The bound."""
         return self.start + self.drift + self.momentum
 
     @property
     def dominant(self) -> str:
-        """The name of the largest term."""
         terms = asdict(self)
         return max(terms, key=lambda name: terms[name])
 
@@ -105,18 +96,16 @@ def step_of(lr: float, beta: float, local_steps: int) -> float:
 
 
 def corollary_step(c: float, beta: float, rounds: int) -> float:
-    """Return Corollary 1's η̃ = (1 - β) 2 C / √T: SGDm's learning rate is then 2 C / (K √T), whatever β."""
+    """Return Corollary 1's η̃ = (1 - β) 2 C / √T. SGDm's learning rate is then 2 C / (K √T) for every β."""
     positive("c", c)
     return (1 - beta) * 2 * c / math.sqrt(rounds)
 
 
 def best_c(problem: Problem, beta: float) -> float:
-    """Return the C that makes the two terms of Corollary 1 that fall as 1/√T smallest: they are equal there.
-
-    (F(x_0) - F*) / C = 4 C L (1 + β) R² / (1 - β)
-    """
+    """Return the C that minimises the two terms of Corollary 1 that fall as 1/√T; they are equal there."""
     if not problem.gap:
         raise ConfigError("with a gap of 0 the best C is 0; give C (--c) or a learning rate (--lr)")
+    # (F(x_0) - F*) / C = 4 C L (1 + β) R² / (1 - β)
     growth = 4 * problem.smoothness * (1 + beta) * problem.gradient**2 / (1 - beta)
     return math.sqrt(problem.gap / growth)
 
@@ -135,25 +124,25 @@ def theorem(problem: Problem, training: Training) -> Bound:
             f"Theorem 1 needs more than 1 / (1 - beta) = {training.horizon:g} rounds, not {training.rounds}; "
             "give more rounds or a smaller beta"
         )
-    share = training.rounds / training.effective_rounds  # T / T̃
-    return _terms(problem, training, share)
+    return _terms(problem, training, training.rounds / training.effective_rounds)
 
 
 def corollary(problem: Problem, training: Training) -> Bound:
-    """Return Corollary 1's bound for the C that `training.step` stands for: Theorem 1's with T̃ ≈ T.
+    """Return Corollary 1's bound for the C that corresponds to `training.step`: Theorem 1's with T̃ ≈ T.
 
-    It is smaller than Theorem 1's by the factor T̃ / T, and so a bound only as far as that is near 1.
+    It is smaller than Theorem 1's by the factor T̃ / T, so it is a bound only where that factor is near 1.
     """
     return _terms(problem, training, 1.0)
 
 
 def floor(problem: Problem, training: Training) -> float:
-    """Return what Theorem 1's bound falls to, with this step, as T grows."""
+    """Return the limit of Theorem 1's bound, with this step, as T grows."""
     terms = corollary(problem, training)
     return terms.drift + terms.momentum
 
 
 def _terms(problem: Problem, training: Training, share: float) -> Bound:
+    """Return the terms; `share` is T / T̃."""
     step, beta, y = training.step, training.beta, perturbation(problem, training)
     size = problem.gradient**2 + step * step * y  # R² + η̃² Y
     found = Bound(
@@ -164,3 +153,39 @@ def _terms(problem: Problem, training: Training, share: float) -> Bound:
     if not math.isfinite(found.total):
         raise ConfigError(f"the bound is too large to be computed, with a step of {step:g}; give smaller constants")
     return found
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A comparison that should hold."""
+
+    name: str
+    value: float
+    limit: float
+    at_least: bool  # whether the value must be at least the limit, or at most
+    strict: bool = False
+    of: str = "theorem"  # theorem; corollary; constants: the theorem holds anyway, but with smaller constants too
+
+    @property
+    def holds(self) -> bool:
+        if self.value == self.limit:
+            return not self.strict
+        return (self.value > self.limit) == self.at_least
+
+    @property
+    def sign(self) -> str:
+        return (">" if self.at_least else "<") + ("" if self.strict else "=")
+
+
+def conditions(problem: Problem, training: Training) -> tuple[Condition, ...]:
+    """Return all conditions on the numbers. Whether the constants are those of the objective is not verified."""
+    beta, t, horizon, r = training.beta, training.rounds, training.horizon, problem.gradient
+    return (
+        Condition("beta, decay of the momentum", beta, 1, at_least=False, strict=True),
+        Condition("step η̃ = K η (1 - β)", training.step, 0, at_least=True, strict=True),
+        Condition("rounds T above 1 / (1 - β)", t, horizon, at_least=True, strict=True),
+        Condition("B for SGDm, 1 / (1 - β)", training.b, 1 / (1 - beta), at_least=True),
+        Condition(f"rounds T, {MUCH} times 1 / (1 - β)", t, MUCH * horizon, at_least=True, of="corollary"),
+        Condition("G, which R bounds too", problem.heterogeneity, r, at_least=False, of="constants"),
+        Condition("σ, which R bounds too", problem.noise, r, at_least=False, of="constants"),
+    )

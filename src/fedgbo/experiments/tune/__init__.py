@@ -1,1 +1,1 @@
-"""The search for good hyperparameters: what `fedgbo tune` does. Only `study` and what imports it needs optuna."""
+"""The search for good hyperparameters (`fedgbo tune`). All modules but `plan` need optuna."""

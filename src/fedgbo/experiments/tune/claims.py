@@ -1,25 +1,117 @@
-"""Who tries what: each setting of a search is tried by one worker, and again by another if that one dies.
+"""Claims on trials: one worker tries each setting of a search, and another worker takes over if the first one dies.
 
-The only thing that a storage must do for us is to number new trials one after the other, which every Optuna storage
-does in a transaction. The n-th new trial has the index n, and so its setting (a grid's cell, the seed of TPE's draw):
-two workers cannot get the same. Whoever finds a trial cut off makes a new one for the same index, as its next attempt;
-if two do so at the same time, the lower number counts and the other is dropped. No locks, no queue.
+Every Optuna storage numbers new trials in a transaction. The n-th new trial has the index n, which determines its
+setting (a cell of the grid, or the seed of TPE's draw), so two workers cannot get the same one. A worker that finds an
+interrupted trial makes a new trial for the same index, as its next attempt. If two workers do so at the same time, the
+lower number counts and the other trial is dropped. Workers that share a folder hold file locks, which even kill -9
+frees; other workers are recognised by heartbeats.
 """
 
-from collections.abc import Iterable
+import fcntl
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from uuid import uuid4
 
 import optuna
 from optuna.exceptions import OptunaError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from fedgbo.experiments.tune.alive import Watch, Worker
 from fedgbo.experiments.tune.plan import Plan
+
+BEAT_SECONDS = 15.0
+GRACE_SECONDS = 120.0  # without a heartbeat, after which a worker elsewhere counts as dead
+
+
+class Worker:
+    """This process in the folder `out`: it holds the lock on its own file as long as it lives."""
+
+    def __init__(self, out: Path) -> None:
+        self.id = uuid4().hex
+        self.folder = _folder_id(out)
+        self._path = out / "workers" / self.id
+
+    def __enter__(self) -> "Worker":
+        self._path.parent.mkdir(exist_ok=True)
+        self._lock = self._path.open("a")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._path.unlink(missing_ok=True)
+        self._lock.close()
+
+    def sees(self, other: str) -> bool:
+        """Return whether another worker of this folder is alive."""
+        try:
+            with (self._path.parent / other).open("r+") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+
+def _folder_id(out: Path) -> str:
+    """Return an identifier kept in the folder: the same for all who share the folder itself and not only its path."""
+    with (out / "folder.id").open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # several workers may start at the same time
+        file.seek(0)
+        if not (name := file.read()):
+            name = uuid4().hex
+            file.write(name)
+    return name
+
+
+class Watch:
+    """When heartbeats of workers elsewhere last changed, by our own clock: theirs may differ."""
+
+    def __init__(self, grace: float = GRACE_SECONDS) -> None:
+        self._grace = grace
+        self._seen: dict[int, tuple[int, float]] = {}
+
+    def stopped(self, trial: int, beat: int) -> bool:
+        """Note the trial's heartbeat; return whether it has been the same for too long."""
+        last, since = self._seen.get(trial, (-1, 0.0))
+        if beat != last:
+            self._seen[trial] = beat, time.monotonic()
+            return False
+        return time.monotonic() - since > self._grace
+
+
+@contextmanager
+def heartbeat(study: optuna.Study, trial_id: int) -> Iterator[None]:
+    """Send heartbeats 1, 2, ... of a trial while the block runs."""
+    stop = Event()
+
+    def send() -> None:
+        number = 0
+        while not stop.wait(BEAT_SECONDS):
+            number += 1
+            beat(study, trial_id, number)
+
+    thread = Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def beat(study: optuna.Study, trial_id: int, number: int) -> None:
+    """Send one heartbeat of a trial; it does not matter if a single one is lost."""
+    with suppress(OptunaError):
+        study._storage.set_trial_user_attr(trial_id, "beat", number)
 
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """A trial that is this worker's to carry out; `before` is the attempt that was cut off, if there was one."""
+    """A trial that this worker carries out; `before` is the interrupted attempt, if there was one."""
 
     trial_id: int
     index: int
@@ -27,9 +119,9 @@ class Claim:
 
 
 def standing(trials: Iterable[FrozenTrial]) -> dict[int, FrozenTrial]:
-    """Return the trial that counts for each index: the last attempt, and of several the one that came first.
+    """Return the trial that counts for each index: the last attempt, and of several the first one.
 
-    An earlier attempt that was finished after all counts more than a later one: its worker had only been slow.
+    An earlier attempt that finished counts more than a later one: its worker was slow, not dead.
     """
     found: dict[tuple[int, int], FrozenTrial] = {}
     fresh = 0
@@ -45,7 +137,7 @@ def standing(trials: Iterable[FrozenTrial]) -> dict[int, FrozenTrial]:
 
 
 def claim_next(study: optuna.Study, plan: Plan, me: Worker, watch: Watch) -> Claim | None:
-    """Return a trial to carry out: one that was cut off, or else a new one; None if there is none to be had now."""
+    """Return a trial to carry out: an interrupted one, or else a new one; None if none is available now."""
     now = standing(study.get_trials(deepcopy=False))
     for index, trial in now.items():
         others = [other for other in now.values() if other is not trial]
@@ -57,20 +149,22 @@ def claim_next(study: optuna.Study, plan: Plan, me: Worker, watch: Watch) -> Cla
 
 
 def running(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Return the trials that somebody is at, or was when it died."""
+    """Return the trials that a worker carries out, or carried out when it died."""
     return [trial for trial in trials if trial.state == TrialState.RUNNING]
 
 
-def spent(trials: Iterable[FrozenTrial]) -> int:
-    """Return the rounds that trials took, with those that were lost and done again."""
-    return sum(trial.user_attrs.get("cost", {}).get("rounds", 0) + trial.user_attrs.get("lost", 0) for trial in trials)
+def drop(study: optuna.Study, trial_id: int) -> None:
+    """Mark a trial as failed, so that its index can be tried again, unless it has ended meanwhile."""
+    with suppress(UpdateFinishedTrialError):
+        study._storage.set_trial_state_values(trial_id, TrialState.FAIL)
 
 
 def _beyond(plan: Plan, trials: Iterable[FrozenTrial], one_more: bool = False) -> bool:
-    """Return whether the budget would not do if all that run now (and one more) went on to their end."""
+    """Return whether all running trials (and one more), carried out to their end, would exceed the budget."""
     counted = list(trials)
+    spent = sum(t.user_attrs.get("cost", {}).get("rounds", 0) + t.user_attrs.get("lost", 0) for t in counted)
     reserved = (len(running(counted)) + one_more) * plan.trial_rounds
-    return plan.budget is not None and spent(counted) + reserved > plan.budget
+    return plan.budget is not None and spent + reserved > plan.budget
 
 
 def _cut_off(trial: FrozenTrial, me: Worker, watch: Watch) -> bool:
@@ -82,52 +176,34 @@ def _cut_off(trial: FrozenTrial, me: Worker, watch: Watch) -> bool:
 
 
 def _begin(study: optuna.Study, plan: Plan, me: Worker) -> Claim | None:
-    mine = _create(study, {"worker": me.id, "folder": me.folder})
+    mine = _create(study, me, {})
     now = standing(study.get_trials(deepcopy=False))
     index = next(index for index, trial in now.items() if trial._trial_id == mine)
     earlier = [trial for trial in now.values() if trial.number <= now[index].number]
     if index >= plan.trials or _beyond(plan, earlier):
-        drop(study, mine)  # others were quicker
+        drop(study, mine)  # other workers were faster
         return None
     return Claim(mine, index)
 
 
 def _take_up(study: optuna.Study, me: Worker, index: int, before: FrozenTrial) -> Claim | None:
     attempt = before.user_attrs.get("again", (index, 0))[1] + 1
-    attributes = {"lost": before.user_attrs.get("lost", 0), "again": (index, attempt)}
-    mine = _create(study, {**attributes, "worker": me.id, "folder": me.folder}, before)
-    now = standing(study.get_trials(deepcopy=False))[index]
-    if now._trial_id != mine:
+    mine = _create(study, me, {"lost": before.user_attrs.get("lost", 0), "again": (index, attempt)}, before)
+    if standing(study.get_trials(deepcopy=False))[index]._trial_id != mine:
         drop(study, mine)
         return None
     drop(study, before._trial_id)
     return Claim(mine, index, before)
 
 
-def _create(study: optuna.Study, attributes: dict[str, object], like: FrozenTrial | None = None) -> int:
-    """Make a running trial, at once with what it carries on from another."""
+def _create(study: optuna.Study, me: Worker, attributes: dict[str, object], like: FrozenTrial | None = None) -> int:
+    """Make a running trial, in one transaction with everything that it takes over from an interrupted one."""
     template = create_trial(
         state=TrialState.RUNNING,
         params=like.params if like else {},
         distributions=like.distributions if like else {},
-        user_attrs=attributes,
-        system_attrs=like.system_attrs if like else {},  # how far successive halving has let it through
+        user_attrs={**attributes, "worker": me.id, "folder": me.folder},
+        system_attrs=like.system_attrs if like else {},  # the rungs of successive halving that it has passed
         intermediate_values=like.intermediate_values if like else {},
     )
     return study._storage.create_new_trial(study._study_id, template)
-
-
-def drop(study: optuna.Study, trial_id: int) -> None:
-    """Mark a trial as failed, so that its index is free to be tried again."""
-    try:
-        study._storage.set_trial_state_values(trial_id, TrialState.FAIL)
-    except UpdateFinishedTrialError:
-        return  # it has ended by itself, or somebody else has dropped it
-
-
-def beat(study: optuna.Study, trial_id: int, number: int) -> None:
-    """Say that a trial is still being worked on; a beat that does not get through is only a beat."""
-    try:
-        study._storage.set_trial_user_attr(trial_id, "beat", number)
-    except OptunaError:
-        return

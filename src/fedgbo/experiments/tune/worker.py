@@ -1,10 +1,10 @@
-"""Workers: each takes one trial after the other, in this process and in others, here and on other machines."""
+"""Workers: processes, on one machine or several, that carry out one trial after the other."""
 
-import os
-import signal
+import shutil
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
@@ -12,86 +12,92 @@ from pathlib import Path
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import TrialState
 
-from fedgbo.core.errors import FedGBOError, RunFolderError
-from fedgbo.experiments.jobs import Interrupted
-from fedgbo.experiments.tune.alive import Beats, Watch, Worker
-from fedgbo.experiments.tune.claims import Claim, beat, claim_next, drop, running, standing
-from fedgbo.experiments.tune.plan import FIRST_SEED, Plan
-from fedgbo.experiments.tune.study import open_study, suggest
-from fedgbo.experiments.tune.trial import Bench, carry_out
-from fedgbo.runs.loop import cores
+from fedgbo.core.errors import DivergenceError, FedGBOError, RunFolderError
+from fedgbo.experiments.jobs import Interrupted, ctrl_c_ignored
+from fedgbo.experiments.shelf import look, set_aside
+from fedgbo.experiments.tune.claims import Claim, Watch, Worker, claim_next, drop, heartbeat, running, standing
+from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, Settings, score
+from fedgbo.experiments.tune.study import Cost, open_study, suggest
+from fedgbo.runs.config import RunConfig
+from fedgbo.runs.execute import execute
+from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.loop import Callback, cores
+from fedgbo.runs.record import Record
 from fedgbo.runs.round import Progress
 
-POLL_SECONDS = 0.5  # while others are at the last trials
-Look = Callable[[optuna.Study], None]
+POLL_SECONDS = 0.5  # while other workers carry out the last trials
+Idle = Callable[[], None]
 
 
-def search(plan: Plan, out: Path, url: str, name: str, jobs: int, look: Look) -> optuna.Study:
-    """Work on the study with so many processes until nothing is left to do, also by others; return it.
+@dataclass(frozen=True, eq=False)
+class SearchContext:
+    """Everything that a worker needs for its trials."""
 
-    `look` is called now and then. Ctrl-C stops all processes at their next round, with a checkpoint each.
+    study: optuna.Study
+    plan: Plan
+    out: Path
+    cohort: int  # clients in a round
+    threads: int  # clients trained at the same time
+    watch: Callback  # called after every round
+
+
+def search(plan: Plan, out: Path, url: str, name: str, jobs: int, show: Callable[[optuna.Study], None]) -> optuna.Study:
+    """Work on the study with `jobs` processes until all trials have ended, also those of other workers; return it.
+
+    `show` is called repeatedly. Ctrl-C stops all processes at their next round, with a checkpoint each.
     """
     task = plan.config({axis.name: axis.low for axis in plan.axes}, FIRST_SEED).build_task()
     study = open_study(plan, url, name)
     study.set_user_attr("metric", task.metric is not None)
     context = get_context("spawn")
     stop, errors = context.Event(), context.SimpleQueue()
-    threads = max(1, cores() // jobs)
-    arguments = (plan, out, url, name, task.cohort_size, threads, stop, errors, os.getpid())
-    children = [context.Process(target=_child, args=arguments) for _ in range(jobs - 1)]
-    if children:
-        _start(children)
+    cohort, threads = task.cohort_size, max(1, cores() // jobs)
+    child = _Child(plan, out, url, name, cohort, threads, stop, errors)
+    children = [context.Process(target=child) for _ in range(jobs - 1)]
+    with ctrl_c_ignored():
+        for process in children:
+            process.start()
     try:
-        work(Bench(study, plan, out, task.cohort_size, threads, lambda _: look(study)), lambda: look(study))
-        _join(children, errors, lambda: look(study))
+        work(SearchContext(study, plan, out, cohort, threads, lambda _: show(study)), lambda: show(study))
+        _join(children, errors, lambda: show(study))
     finally:
         stop.set()
-        for child in children:
-            child.join()
+        for process in children:
+            process.join()
     return study
 
 
-def work(bench: Bench, idle: Callable[[], None], watch: Watch | None = None) -> None:
-    """Take and carry out trials until none is left and nobody is at one."""
-    watch = watch or Watch()
-    with Worker(bench.out) as me:
-        while True:
-            busy = running(standing(bench.study.get_trials(deepcopy=False)).values())
-            claim = claim_next(bench.study, bench.plan, me, watch)
-            if claim is not None:
-                _attempt(bench, claim)
-            elif busy:
-                idle()
-                time.sleep(POLL_SECONDS)
-            else:
-                return
+@dataclass(frozen=True)
+class _Child:
+    """Works in a process of its own until the search has ended, `stop` is set or the parent has died."""
+
+    plan: Plan
+    out: Path
+    url: str
+    name: str
+    cohort: int
+    threads: int
+    stop: Event
+    errors: "SimpleQueue[str]"
+
+    def __call__(self) -> None:
+        try:
+            study = open_study(self.plan, self.url, self.name)
+            work(SearchContext(study, self.plan, self.out, self.cohort, self.threads, self._check), self._check)
+        except Interrupted:
+            return
+        except FedGBOError as error:
+            self.errors.put(str(error))
+
+    def _check(self, progress: Progress | None = None) -> None:
+        parent = parent_process()
+        if self.stop.is_set() or (parent is not None and not parent.is_alive()):
+            raise Interrupted
 
 
-def _attempt(bench: Bench, claim: Claim) -> None:
-    study = bench.study
-    try:
-        with Beats(lambda number: beat(study, claim.trial_id, number)):
-            trial, settings = suggest(study, claim.trial_id, bench.plan, claim.index)
-            carry_out(bench, claim, trial, settings)
-    except UpdateFinishedTrialError:
-        return  # we were taken for dead, and somebody else is at it
-    except FedGBOError:
-        drop(study, claim.trial_id)  # to be tried again when what went wrong has been put right
-        raise
-
-
-def _start(children: Sequence[BaseProcess]) -> None:
-    """Start processes that do not hear Ctrl-C, from their first moment on: it is the parent who stops them."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        for child in children:
-            child.start()
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _join(children: Sequence[BaseProcess], errors: "SimpleQueue[str]", idle: Callable[[], None]) -> None:
+def _join(children: Sequence[BaseProcess], errors: "SimpleQueue[str]", idle: Idle) -> None:
     while any(child.is_alive() for child in children):
         idle()
         time.sleep(POLL_SECONDS)
@@ -101,29 +107,122 @@ def _join(children: Sequence[BaseProcess], errors: "SimpleQueue[str]", idle: Cal
         raise RunFolderError("a worker died; repeat the command to go on")
 
 
-def _child(
-    plan: Plan,
-    out: Path,
-    url: str,
-    name: str,
-    cohort: int,
-    threads: int,
-    stop: Event,
-    errors: "SimpleQueue[str]",
-    parent: int,
-) -> None:
-    """Work in a process of its own until done, told to stop, or left alone."""
+def work(context: SearchContext, idle: Idle) -> None:
+    """Claim and carry out trials until none is left and no other worker carries one out."""
+    watch = Watch()
+    with Worker(context.out) as me:
+        while True:
+            busy = running(standing(context.study.get_trials(deepcopy=False)).values())
+            claim = claim_next(context.study, context.plan, me, watch)
+            if claim is not None:
+                _attempt(context, claim)
+            elif busy:
+                idle()
+                time.sleep(POLL_SECONDS)
+            else:
+                return
 
-    def check() -> None:
-        if stop.is_set() or os.getppid() != parent:
-            raise Interrupted
 
-    def watch(progress: Progress) -> None:
-        check()
-
+def _attempt(context: SearchContext, claim: Claim) -> None:
+    study = context.study
     try:
-        work(Bench(open_study(plan, url, name), plan, out, cohort, threads, watch), check)
-    except Interrupted:
+        with heartbeat(study, claim.trial_id):
+            trial, settings = suggest(study, claim.trial_id, context.plan, claim.index)
+            _carry_out(context, claim, trial, settings)
+    except UpdateFinishedTrialError:
+        return  # this worker counted as dead, and another one has taken over
+    except FedGBOError:
+        drop(study, claim.trial_id)  # it can be tried again when the error has been corrected
+        raise
+
+
+def _carry_out(context: SearchContext, claim: Claim, trial: optuna.Trial, settings: Settings) -> None:
+    """Run a trial, or the rest of an interrupted one, and report its end to the study."""
+    plan, curves = context.plan, _Curves(context.plan, trial)
+    folder = context.out / "trials" / f"{claim.index:04d}"
+    runs = {folder / f"seed{seed}": plan.config(settings, seed) for seed in range(FIRST_SEED, FIRST_SEED + plan.seeds)}
+    for path, config in runs.items():
+        _check_folder(path, config.complete())
+    if claim.before is not None and (reached := claim.before.last_step) is not None:
+        kept = sum(max((record.round for record in RunFolder(path).records()), default=0) for path in runs)
+        trial.set_user_attr("lost", trial.user_attrs.get("lost", 0) + max(0, reached - kept))
+    diverged = None
+    for path, config in runs.items():
+        try:
+            _run_seed(context, config, path, curves)
+        except DivergenceError as error:
+            diverged = str(error.args[0])
+        if curves.pruned or diverged:
+            break
+    trial.set_user_attr("cost", asdict(curves.cost(context.cohort)))
+    if diverged:
+        trial.set_user_attr("diverged", diverged)
+    if diverged or curves.pruned:
+        context.study.tell(trial, state=TrialState.PRUNED)  # Optuna has no state for diverged trials
+    else:
+        context.study.tell(trial, curves.score())
+    for path in runs:
+        for checkpoint in RunFolder(path).checkpoints():
+            checkpoint.unlink()  # the checkpoints of a whole search would fill the disk
+
+
+def _check_folder(path: Path, config: RunConfig) -> None:
+    """Set a damaged folder aside and raise RunFolderError: the search stops, and a repeated command redoes the run."""
+    if look(path, config).state != "damaged":
         return
-    except FedGBOError as error:
-        errors.put(str(error))
+    found, aside = set_aside(path, config)
+    if aside is not None:
+        raise RunFolderError(f"damaged, set aside as {aside}: {found.reason}; repeat the command to do that run anew")
+
+
+def _run_seed(context: SearchContext, config: RunConfig, path: Path, curves: "_Curves") -> None:
+    """Run one seed from the last checkpoint in its folder."""
+    begun = (path / "run.json").exists()
+    if path.exists() and not begun:
+        shutil.rmtree(path)  # interrupted before the run began
+    folder = RunFolder(path)
+    curves.begin(folder.records() if begun else [])
+    status = folder.status() if begun else {}
+    if status.get("status") == "diverged":
+        raise DivergenceError(status.get("reason", "diverged"))
+    if status.get("status") != "finished":
+        execute(config, path, [curves.watch, context.watch], begun, context.threads)
+
+
+class _Curves:
+    """The records of a trial's runs, reported to the study, which decides when to stop."""
+
+    def __init__(self, plan: Plan, trial: optuna.Trial) -> None:
+        self._plan, self._trial = plan, trial
+        self._curves: list[dict[int, Record]] = []  # by seed, records by round
+        self._told = max(trial._cached_frozen_trial.intermediate_values, default=0)
+        self.pruned = False
+
+    def begin(self, records: Sequence[Record]) -> None:
+        self._curves.append({record.round: record for record in records})
+
+    def score(self) -> float | None:
+        return score([list(curve.values()) for curve in self._curves], self._plan.score, self._plan.warm_up)
+
+    def watch(self, progress: Progress) -> bool:
+        """Callback of a run: add its record; return whether it should stop."""
+        curve = self._curves[-1]
+        for later in [round for round in curve if round > progress.ledger.round]:
+            del curve[later]  # measured before an interrupt, and about to be measured again
+        if progress.record is None:
+            return False
+        curve[progress.record.round] = progress.record
+        rounds = (len(self._curves) - 1) * self._plan.rounds + progress.record.round
+        value = self.score()
+        if value is not None and self._told < rounds < self._plan.trial_rounds:
+            self._told = rounds
+            self._trial.report(value, rounds)
+            self.pruned = self._trial.should_prune()
+        return self.pruned
+
+    def cost(self, cohort: int) -> Cost:
+        total = Cost()
+        for last in (curve[max(curve)] for curve in self._curves if curve):
+            steps = last.round * cohort * self._plan.local_steps
+            total += Cost(last.round, steps, last.upload_bytes, last.download_bytes, last.flops, last.seconds)
+        return total

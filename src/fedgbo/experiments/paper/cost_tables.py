@@ -1,0 +1,189 @@
+"""Tables 1, 3, 6, 7 and 8: the paper's tasks, and what a client downloads, uploads, holds and computes.
+
+Our values are computed from the algorithms. Printed values, sizes of tasks and captions are data files in `published/`.
+"""
+
+import csv
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import torch
+
+from fedgbo.algorithms import ALGORITHMS
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.optimiser import Optimiser
+from fedgbo.costs.closed import Workload, client_cost
+from fedgbo.costs.probe import probe
+from fedgbo.experiments.presets import algorithm_table, optimiser_slots, takes_optimiser
+from fedgbo.optimisers import OPTIMISERS
+from fedgbo.reports.table import Cell, Table
+from fedgbo.runs.describe import build, parameters
+
+NUMBER = 0.5  # every hyperparameter of an example: costs do not depend on hyperparameters
+ORDER = ("fedgbo", "mimelite", "mfl", "adaptivefedopt", "fedavg", "fedmax", "fedprox", "mimexlite")
+OPTIMISER_ORDER = ("rmsprop", "sgdm", "adam", "sgd")
+WRONG = (("table7", "sent140", "mimelite", "rmsprop"), ("table7", "sent140", "mimelite", "sgdm"))  # in the paper
+
+
+@dataclass(frozen=True)
+class PaperTask:
+    """One of the paper's four tasks."""
+
+    title: str
+    type: str
+    classes: int
+    model: str
+    clients: int
+    clients_per_round: int  # M
+    batch_size: int  # B
+    mean_samples: int  # n
+    params: int  # |x|
+    macs: int  # F
+
+    def workload(self) -> Workload:
+        return Workload(self.params, self.macs, self.batch_size, self.mean_samples)
+
+
+def tasks() -> dict[str, PaperTask]:
+    """Return the tasks by our names, in the paper's order."""
+    return {name: PaperTask(**entry) for name, entry in tomllib.loads(_read("sizes.toml")).items()}
+
+
+def printed_rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of a printed table."""
+    return list(csv.DictReader(line for line in _read(f"{name}.csv").splitlines() if not line.startswith("#")))
+
+
+def caption(name: str) -> dict[str, Any]:
+    """Return the title, the remarks and the notes of a table."""
+    entry: dict[str, Any] = tomllib.loads(_read("captions.toml"))[name]
+    return entry
+
+
+def captioned(name: str, columns: Iterable[str], rows: Iterable[tuple[Cell, ...]], **more: Any) -> Table:
+    """Return a table with its title and remarks."""
+    texts = caption(name)
+    return Table(name, texts["title"], tuple(columns), tuple(rows), remarks=tuple(texts["remarks"]), **more)
+
+
+def _read(name: str) -> str:
+    return files("fedgbo.experiments.paper").joinpath("published", name).read_text(encoding="utf-8")
+
+
+def example_optimiser(name: str) -> Optimiser:
+    """Build an optimiser with arbitrary numbers."""
+    return OPTIMISERS[name](**{key: NUMBER for key, needed in parameters(OPTIMISERS[name]).items() if needed})
+
+
+def example(algorithm: str, optimiser: str) -> FederatedAlgorithm:
+    """Build an algorithm with arbitrary numbers. Algorithms that train with plain SGD accept only "sgd".
+
+    >>> example("fedprox", "sgd")
+    FedProx(objective=(), optimiser=SGD(lr=0.5), mu=0.5)
+    """
+    slots = optimiser_slots(ALGORITHMS[algorithm])
+    accepted = parameters(OPTIMISERS[optimiser]) | parameters(ALGORITHMS[algorithm])
+    settings = {key: NUMBER for key, needed in accepted.items() if needed and key not in slots}
+    if len(slots) > 1:
+        settings["server_lr"] = NUMBER
+    built: FederatedAlgorithm = build("algorithm", algorithm_table(algorithm, optimiser, settings))
+    return built
+
+
+def table1() -> Table:
+    """Per-client download, upload and memory of every algorithm, in units of the model x and the statistics s."""
+    printed = {row["Algorithm"]: row for row in printed_rows("table1")}
+    names = {made.__name__: name for name, made in ALGORITHMS.items()}
+    columns, lines = ("Algorithm", "Approach", "Download", "Upload", "Memory"), []
+    for title in dict.fromkeys([*printed, *names]):
+        name, row = names[title], printed.get(title, {})
+        approach = row.get("Approach", (ALGORITHMS[name].__doc__ or "").splitlines()[0].rstrip("."))
+        ours = symbols(example(name, "adam" if takes_optimiser(name) else "sgd"))
+        cells = [Cell.compared(value, row.get(column)) for column, value in zip(columns[2:], ours, strict=True)]
+        lines.append((Cell(title), Cell(approach), *cells))
+    return captioned("table1", columns, lines)
+
+
+def symbols(algorithm: FederatedAlgorithm) -> tuple[str, str, str]:
+    """Return download, upload and memory in the paper's notation; vectors that are neither x nor s are gradients."""
+    asked = probe(algorithm, 1)
+    known = {"params": "x", "start": "x"}  # start: the copy of the model that a client keeps
+    known |= {f"stats.{name}": "s" for name in algorithm.init(torch.ones(1)).stats}
+    down, up, held = ([known.get(vector, "∇f") for vector in part] for part in (asked.down, asked.up, asked.memory))
+    models = sum(symbol != "s" for symbol in held)
+    memory = f"{'' if models == 1 else models}|x|{' + |s|' if 's' in held else ''}"
+    return ", ".join(dict.fromkeys(down)), ", ".join(dict.fromkeys(up)), f"O({memory})"
+
+
+def table3() -> Table:
+    """The four tasks, their models and clients."""
+    printed = {row["Task"]: row for row in printed_rows("table3")}
+    lines = []
+    for t in tasks().values():
+        ours = (t.title, t.type, t.classes, t.model, t.clients, t.clients_per_round, t.mean_samples)
+        cells = [Cell.compared(str(v), said) for v, said in zip(ours, printed[t.title].values(), strict=True)]
+        sizes = [Cell(f"{size:,}", exact=size) for size in (t.batch_size, t.params, t.macs)]
+        lines.append((Cell(t.title), *cells[1:], *sizes))
+    columns = (*next(iter(printed.values())), "Batch size B", "Parameters |x|", "Multiply-adds F")
+    return captioned("table3", columns, lines)
+
+
+def table6() -> Table:
+    """Operations per parameter and local step, with fixed and with moving statistics."""
+    lines = []
+    for row in printed_rows("table6"):
+        name = row["Optimiser"].lower()
+        optimiser = example_optimiser(name)
+        counts = ((optimiser.fixed_ops, row["Fixed"]), (optimiser.moving_ops, row["Moving"]))
+        executed = [executed_ops(example(algorithm, name)) for algorithm in ("fedgbo", "mfl")]
+        cells = [Cell.compared(str(count), printed) for count, printed in counts] + [Cell(str(n)) for n in executed]
+        lines.append((Cell(row["Optimiser"]), *cells))
+    return captioned("table6", ("Optimiser", "Fixed", "Moving", "Fixed, as executed", "Moving, as executed"), lines)
+
+
+def executed_ops(algorithm: FederatedAlgorithm) -> int:
+    """Return how many operations per parameter one more local step takes."""
+    return probe(algorithm, 2).operations - probe(algorithm, 1).operations
+
+
+def table7() -> Table:
+    """FLOPs per client and round, K = 10."""
+    return _flops_table("table7", 10)
+
+
+def table8() -> Table:
+    """FLOPs per client and round, K = 50."""
+    return _flops_table("table8", 50)
+
+
+def _flops_table(name: str, local_steps: int) -> Table:
+    """Tables 7 and 8, by the formulas of Appendix B."""
+    columns = ("Task", "Algorithm", *(OPTIMISERS[optimiser].__name__ for optimiser in OPTIMISER_ORDER))
+    lines = [_flops_row(name, local_steps, task, algorithm) for task in tasks() for algorithm in ORDER]
+    return captioned(name, columns, lines, labels=2)
+
+
+def _flops_row(name: str, local_steps: int, task_name: str, algorithm: str) -> tuple[Cell, ...]:
+    task, title = tasks()[task_name], ALGORITHMS[algorithm].__name__
+    printed = next((row for row in printed_rows(name) if (row["Task"], row["Algorithm"]) == (task.title, title)), {})
+    client_slot = next(iter(optimiser_slots(ALGORITHMS[algorithm]).values()))
+    cells = []
+    for optimiser in OPTIMISER_ORDER:
+        if (optimiser == "sgd") == (client_slot is Optimiser):  # the paper runs plain SGD only where there is no choice
+            cells.append(Cell(""))
+            continue
+        flops = client_cost(example(algorithm, optimiser), task.workload(), local_steps).flops
+        said = printed.get(OPTIMISERS[optimiser].__name__) or None
+        note = caption(name)["note"] if (name, task_name, algorithm, optimiser) in WRONG else ""
+        cells.append(Cell.compared(significant(flops / 1e8), said, note=note, exact=flops))
+    return Cell(task.title), Cell(title), *cells
+
+
+def significant(value: float, figures: int = 3) -> str:
+    """Write a number with so many significant figures and no exponent."""
+    rounded = float(f"{value:.{figures - 1}e}")
+    return f"{rounded:.{max(0, figures - 1 - math.floor(math.log10(rounded)))}f}"

@@ -1,0 +1,179 @@
+"""The runs of an experiment: their state before it, their results after it, and tables like the paper's Table 4."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fedgbo.core.errors import FolderBusyError, RunFolderError
+from fedgbo.experiments.experiment import Experiment
+from fedgbo.experiments.jobs import Job
+from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name
+from fedgbo.reports.costs import cost_columns, cost_lines, cost_remarks
+from fedgbo.reports.load import Group, RunData, group_runs
+from fedgbo.reports.sections import unique
+from fedgbo.reports.settings import distinct, settings_of
+from fedgbo.reports.summary import baseline_of
+from fedgbo.reports.table import Cell, Table
+from fedgbo.runs.config import RunConfig
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run, its folder, and the state of the folder."""
+
+    config: RunConfig
+    path: Path
+    find: Find
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to do: a run that diverged would only diverge again."""
+        return self.find.state in ("finished", "diverged")
+
+    def job(self) -> Job:
+        c = self.config
+        return Job(c, self.path, f"{task_name(c)} {c.label} K={steps_text(c)} seed {c.seed}")
+
+
+@dataclass(frozen=True)
+class Results:
+    """The results of an experiment's runs."""
+
+    finished: tuple[RunData, ...]
+    diverged: tuple[PlannedRun, ...]
+    failed: tuple[tuple[PlannedRun, str], ...]  # with the reason
+    set_aside: tuple[str, ...] = ()  # messages about damaged folders
+
+    @property
+    def lacking(self) -> list[str]:
+        """Say how many runs are missing from all means: the other runs may look better than the whole."""
+        total = len(self.finished) + len(self.diverged) + len(self.failed)
+        said = [f"{len(self.diverged)} of {total} runs diverged (in no mean)"] if self.diverged else []
+        return said + ([f"{len(self.failed)} of {total} runs failed (missing)"] if self.failed else [])
+
+
+def survey(experiment: Experiment, out: Path) -> list[PlannedRun]:
+    """Look at the folder of every run. All experiments in `out` share the run folders."""
+    if out.exists() and not out.is_dir():
+        raise RunFolderError(f"{out} is a file; choose a folder")
+    paths = [(out / "runs" / folder_name(config), config) for config in experiment.configs]
+    return [PlannedRun(config, path, look(path, config)) for path, config in paths]
+
+
+def clear(runs: Sequence[PlannedRun]) -> tuple[list[PlannedRun], list[str]]:
+    """Set damaged folders aside; return the runs with their new states, and messages about it."""
+    cleared, said = [], []
+    for run in runs:
+        find = run.find
+        if find.state == "begun" and find.reason:
+            said.append(f"{run.path.name} goes on from an older checkpoint: {find.reason}")
+        elif find.state == "damaged":
+            try:
+                find, aside = set_aside(run.path, run.config)
+            except FolderBusyError:  # it looked damaged because a process is writing it now
+                find, aside = Find("begun"), None
+            if aside is not None:
+                said.append(f"damaged, set aside as {aside.name}, and done anew: {find.reason}")
+                find = Find("missing")
+        cleared.append(replace(run, find=find))
+    return cleared, said
+
+
+def results(experiment: Experiment, out: Path, reasons: Mapping[Path, str], said: Sequence[str] = ()) -> Results:
+    """Read the results of all runs from the disk, whichever process ran them. `reasons` tells why runs failed."""
+    finished: list[RunData] = []
+    diverged: list[PlannedRun] = []
+    failed: list[tuple[PlannedRun, str]] = []
+    for run in survey(experiment, out):
+        if run.find.state == "finished" and run.find.run is not None:
+            rounds, found = run.config.rounds, run.find.run  # the run may have been resumed for longer
+            finished.append(replace(found, records=tuple(r for r in found.records if r.round <= rounds)))
+        elif run.find.state == "diverged":
+            diverged.append(run)
+        else:
+            failed.append((run, reasons.get(run.path) or run.find.reason or run.find.state))
+    return Results(tuple(finished), tuple(diverged), tuple(failed), tuple(said))
+
+
+def heading(experiment: Experiment, found: Results) -> str:
+    """Return the title of a table or picture, with everything that reduces the experiment."""
+    return "; ".join([experiment.heading, *found.lacking])
+
+
+@dataclass(frozen=True)
+class Section:
+    """The runs of one task, K and number of rounds; each group has a label of its own."""
+
+    title: str
+    groups: tuple[Group, ...]
+    diverged: Mapping[str, int] = field(default_factory=dict)  # by label, the number of seeds
+    seeds: Mapping[str, int] = field(default_factory=dict)  # by label, the number of seeds there should be
+
+
+def without_accuracy(found: Results) -> list[RunData]:
+    """Return the finished runs whose task has no metric; the tables cannot show them."""
+    return [run for run in found.finished if not _has_accuracy(run)]
+
+
+def sections(found: Results) -> list[Section]:
+    """Sort runs into sections, in their order; runs that diverged are counted."""
+    finished = [run for run in found.finished if _has_accuracy(run)]
+    diverged = [run.config for run in found.diverged]
+    configs = [*(run.config for run in finished), *diverged, *(run.config for run, _ in found.failed)]
+    made = []
+    for name in dict.fromkeys(map(_section_title, configs)):
+        labels = _labels([config for config in configs if _section_title(config) == name])
+        groups = [
+            replace(group, label=label)
+            for key, label in labels.items()
+            for group in group_runs([run for run in finished if group_key(run.config) == key])
+        ]
+        lost, seeds = (Counter(labels[k] for k in map(group_key, some) if k in labels) for some in (diverged, configs))
+        made.append(Section(name, tuple(groups), lost, seeds))
+    return made
+
+
+def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
+    """Return sections as one table; the row of an algorithm says how many of its seeds diverged."""
+    several = len(made) > 1
+    against = any(baseline_of(section.groups) is not None for section in made)
+    lines: list[tuple[Cell, ...]] = []
+    for section in made:
+        lines += [((Cell(section.title),) if several else ()) + line for line in _lines(section, against)]
+    return Table(
+        name=name,
+        title=caption if several else f"{caption}: {made[0].title}",
+        columns=(("Runs",) if several else ()) + cost_columns(against),
+        rows=tuple(lines),
+        labels=2 if several else 1,
+        remarks=cost_remarks(against),
+        measured=True,
+    )
+
+
+def _lines(section: Section, against: bool) -> list[tuple[Cell, ...]]:
+    lines = []
+    for (label, *cells), group in zip(cost_lines(section.groups, against), section.groups, strict=True):
+        if lost := section.diverged.get(group.label):
+            label = Cell(f"{group.label} ({lost} of {section.seeds[group.label]} seeds diverged)")
+        lines.append((label, *cells))
+    known, rest = {group.label for group in section.groups}, len(cost_columns(against)) - 2
+    lines += [(Cell(name), Cell("diverged"), *[Cell("-")] * rest) for name in section.diverged if name not in known]
+    return lines
+
+
+def _has_accuracy(run: RunData) -> bool:
+    return any(record.accuracy is not None for record in run.records)
+
+
+def _section_title(config: RunConfig) -> str:
+    settings = "".join(f", {key}={value}" for key, value in config.task.items() if key != "name")
+    return f"{task_name(config)}{settings}, K = {steps_text(config)}, {config.rounds} rounds"
+
+
+def _labels(configs: Sequence[RunConfig]) -> dict[str, str]:
+    """Name groups by algorithm and optimiser and, where that is not unique, by the settings in which they differ."""
+    groups = {group_key(config): config for config in configs}
+    labels = distinct([config.label for config in groups.values()], [settings_of(c) for c in groups.values()])
+    return dict(zip(groups, unique(labels), strict=True))
