@@ -1,13 +1,14 @@
-"""App directories: the few files that make a run of ours an app of Flower's, for the user to read and change.
+"""App folders: the files that make a run a Flower app, for the user to read and change.
 
-pyproject.toml   what Flower wants to know, and the options of the run
-task.py          what is learnt: one of our tasks by name, or the user's own file
+pyproject.toml   Flower's metadata, and the options of the run
+task.py          the task: one of ours by name, or the user's own file
 own_*.py         further files of the user's own, such as an algorithm's
-client_app.py    what runs at a node
-server_app.py    what runs at the server
+client_app.py    the app of a node
+server_app.py    the app of the server
 settings.toml    the run's settings; `fedgbo run settings.toml` does the same without a federation
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core.errors import RunFolderError
-from fedgbo.federation.toml import to_toml
 from fedgbo.runs.config import RunConfig
 
 SETTINGS = "settings.toml"
@@ -70,7 +70,7 @@ build_task = "{name}"
 '''
 
 _LINK = '''\
-"""What is the user's own, loaded from where it lies, on every machine."""
+"""The user's own code, loaded from its original file."""
 
 from fedgbo.runs.describe import load
 
@@ -78,20 +78,25 @@ from fedgbo.runs.describe import load
 '''
 
 
+def check_new(folder: Path, advice: str = "choose a new folder") -> None:
+    """Raise RunFolderError unless `folder` does not exist or is empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder} already exists and is not empty; {advice}")
+
+
 def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, link: bool = False) -> Path:
     """Write the app of a run into a new folder and return its settings file.
 
-    Files of the user's own, such as a task's in file.py:function, are copied beside the others and so sent to the nodes
-    by Flower; with `link` they are loaded from where they lie, for a federation on one machine.
+    The user's own files, such as the file of a task file.py:function, are copied into the folder, and Flower sends them
+    to the nodes. With `link` they are loaded from their original place, for a federation on one machine.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunFolderError(f"{folder} is there already and not empty; choose a new folder")
+    check_new(folder)
     settings = config.complete().model_dump()
     try:
         own = _linked(settings) if link else _copied(settings, folder.absolute())
-        imports = "\n".join(f"from {module} import {name}" for module, name in own.names)
-        task, classes = own.names[0][1], [name for _, name in own.names[1:]]
-        nodes = f"{task}, own=[{', '.join(classes)}]" if classes else task
+        task, *classes = [name for _, name in own.names]
+        imports = [f"from {module} import {name}" for module, name in own.names]
+        listed = f", own=[{', '.join(classes)}]" if classes else ""
         files = {
             **own.files,
             "pyproject.toml": _PYPROJECT.format(
@@ -101,15 +106,15 @@ def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, li
                 options=to_toml({**OPTIONS, **options}),
             ),
             "client_app.py": _APP.format(
-                about="What runs at a node: local training of the clients that it hosts.",
+                about="The app of a node: trains the clients that it hosts.",
                 kind="client",
-                imports=imports,
-                arguments=nodes,
+                imports="\n".join(imports),
+                arguments=task + listed,
             ),
             "server_app.py": _APP.format(
-                about="What runs at the server: rounds, averages, checkpoints.",
+                about="The app of the server: rounds, averages, checkpoints.",
                 kind="server",
-                imports=f"from {own.names[0][0]} import {task}",
+                imports=imports[0],
                 arguments=task,
             ),
             SETTINGS: to_toml(own.settings),
@@ -123,44 +128,45 @@ def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, li
 
 
 @dataclass(frozen=True)
-class _Own:
-    """What an app has of the user's: files, (module, name) of the task and then of classes, settings that name them."""
+class _OwnCode:
+    """The user's part of an app: files, (module, name) of the task and then of the classes, and the settings."""
 
     files: Mapping[str, str]
     names: list[tuple[str, str]]
     settings: Mapping[str, Any]
 
 
-def _linked(settings: Mapping[str, Any]) -> _Own:
-    """Load everything from where it lies."""
-    task, *others = _places(settings)
+def _linked(settings: Mapping[str, Any]) -> _OwnCode:
+    """Load the user's code from its original files."""
+    task, *classes = _code_names(settings)
+    named = {place.rpartition(":")[2]: place for place in classes}
     lines = [f"build_task = load({task!r})" if ":" in task else f'build_task = "{task}"']
-    lines += [f"{place.rpartition(':')[2]} = load({place!r})" for place in others]
-    names = [("task", "build_task"), *(("task", place.rpartition(":")[2]) for place in others)]
-    return _Own({"task.py": _LINK.format(names="\n".join(lines))}, names, settings)
+    lines += [f"{name} = load({place!r})" for name, place in named.items()]
+    names = [("task", name) for name in ("build_task", *named)]
+    return _OwnCode({"task.py": _LINK.format(names="\n".join(lines))}, names, settings)
 
 
-def _copied(settings: Mapping[str, Any], folder: Path) -> _Own:
-    """Copy the user's files: the task's is task.py, others keep their names after `own_`."""
-    task, *others = _places(settings)
+def _copied(settings: Mapping[str, Any], folder: Path) -> _OwnCode:
+    """Copy the user's files: the task's file becomes task.py, others get the prefix `own_`."""
+    task, *classes = _code_names(settings)
     files, names, modules, moved = {}, [], dict[str, str](), dict[str, str]()
     if ":" not in task:
         files["task.py"], names = _OURS.format(name=task), [("task", "build_task")]
-    for place in [task, *others]:
+    for place in [task, *classes]:
         file, _, name = place.rpartition(":")
         if not file:
             continue
         stem = re.sub(r"\W", "_", Path(file).stem)
-        stem = f"{stem}_{len(modules)}" if f"own_{stem}" in modules.values() else stem  # of another folder's file
+        stem = f"{stem}_{len(modules)}" if f"own_{stem}" in modules.values() else stem  # same name in another folder
         module = modules.setdefault(file, f"own_{stem}" if names else "task")
         files[f"{module}.py"] = Path(file).read_text(encoding="utf-8")
         names.append((module, name))
         moved[place] = f"{folder / module}.py:{name}"
-    return _Own(files, names, _renamed(settings, moved))
+    return _OwnCode(files, names, _renamed(settings, moved))
 
 
-def _places(settings: Mapping[str, Any]) -> list[str]:
-    """Return the task's name, and those in the algorithm's table that are file.py:Class, each once."""
+def _code_names(settings: Mapping[str, Any]) -> list[str]:
+    """Return the task's name, and the names in the algorithm's table of the form file.py:Class, each once."""
     return list(dict.fromkeys([settings["task"]["name"], *_own_names(settings["algorithm"])]))
 
 
@@ -174,20 +180,45 @@ def _own_names(value: Any) -> Iterator[str]:
             yield from _own_names(part)
 
 
-def _renamed(value: Any, moved: Mapping[str, str]) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: moved.get(each, each) if key == "name" and isinstance(each, str) else _renamed(each, moved)
-            for key, each in value.items()
-        }
-    return [_renamed(part, moved) for part in value] if isinstance(value, list) else value
+def _renamed(settings: Mapping[str, Any], moved: Mapping[str, str]) -> Any:
+    def rename(table: dict[str, Any]) -> dict[str, Any]:
+        return {key: moved.get(value, value) if key == "name" else value for key, value in table.items()}
+
+    return json.loads(json.dumps(settings), object_hook=rename)  # called for every table
 
 
 def _project_name(text: str) -> str:
-    """Return a name that Flower takes: at most 32 letters, digits and hyphens, the first a letter.
+    """Return a valid name of a Flower app: at most 32 letters, digits and hyphens, the first a letter.
 
     >>> _project_name("2nd_try at digits!"), _project_name("hearts")
     ('app-2nd-try-at-digits', 'hearts')
     """
     plain = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
     return (plain if plain[:1].isalpha() else f"app-{plain}")[:32].rstrip("-") or "app"
+
+
+def to_toml(table: Mapping[str, Any]) -> str:
+    """Return a table of settings as TOML, one key a line; nested tables are inline, and None is left out.
+
+    >>> print(to_toml({"rounds": 5, "algorithm": {"name": "fedavg", "optimiser": {"lr": 0.1}}, "seed": None}), end="")
+    rounds = 5
+    algorithm = { name = "fedavg", optimiser = { lr = 0.1 } }
+    """
+    return "".join(f"{item}\n" for item in _toml_items(table))
+
+
+def _toml_items(table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        if value is not None:
+            yield f"{key if re.fullmatch('[A-Za-z0-9_-]+', key) else json.dumps(key)} = {_toml_value(value)}"
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = ", ".join(_toml_items(value))
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml_value(each) for each in value)}]"
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)  # int and float, including inf and nan, are the same in both
