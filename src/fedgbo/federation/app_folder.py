@@ -10,8 +10,7 @@ settings.toml    the run's settings; `fedgbo run settings.toml` does the same wi
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ clientapp = "client_app:app"
 {options}"""
 
 _APP = '''\
-"""{about}"""
+"""The {kind} app: {about}."""
 
 from fedgbo.flower import {kind}_app
 {imports}
@@ -92,32 +91,30 @@ def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, li
     """
     check_new(folder)
     settings = config.complete().model_dump()
+    task, *classes = dict.fromkeys([settings["task"]["name"], *_own_names(settings["algorithm"])])
     try:
-        own = _linked(settings) if link else _copied(settings, folder.absolute())
-        task, *classes = [name for _, name in own.names]
-        imports = [f"from {module} import {name}" for module, name in own.names]
-        listed = f", own=[{', '.join(classes)}]" if classes else ""
-        files = {
-            **own.files,
+        if link:
+            files, names = _linked(task, classes)
+        else:
+            files, names, moved = _copied(task, classes, folder.absolute())
+            settings = json.loads(json.dumps(settings), object_hook=lambda table: _renamed(table, moved))
+        imports = [f"from {module} import {name}" for module, name in names]
+        builder, *own = [name for _, name in names]
+        arguments = f"{builder}, own=[{', '.join(own)}]" if own else builder
+        files |= {
             "pyproject.toml": _PYPROJECT.format(
                 name=_project_name(folder.name),
                 label=config.label,
-                task=config.task["name"].rpartition(":")[2],
+                task=task.rpartition(":")[2],
                 options=to_toml({**OPTIONS, **options}),
             ),
             "client_app.py": _APP.format(
-                about="The app of a node: trains the clients that it hosts.",
-                kind="client",
-                imports="\n".join(imports),
-                arguments=task + listed,
+                kind="client", about="trains a node's clients", imports="\n".join(imports), arguments=arguments
             ),
             "server_app.py": _APP.format(
-                about="The app of the server: rounds, averages, checkpoints.",
-                kind="server",
-                imports=imports[0],
-                arguments=task,
+                kind="server", about="rounds, averages, checkpoints", imports=imports[0], arguments=builder
             ),
-            SETTINGS: to_toml(own.settings),
+            SETTINGS: to_toml(settings),
         }
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -127,29 +124,22 @@ def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, li
     return folder / SETTINGS
 
 
-@dataclass(frozen=True)
-class _OwnCode:
-    """The user's part of an app: files, (module, name) of the task and then of the classes, and the settings."""
-
-    files: Mapping[str, str]
-    names: list[tuple[str, str]]
-    settings: Mapping[str, Any]
-
-
-def _linked(settings: Mapping[str, Any]) -> _OwnCode:
-    """Load the user's code from its original files."""
-    task, *classes = _code_names(settings)
-    named = {place.rpartition(":")[2]: place for place in classes}
+def _linked(task: str, classes: Sequence[str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
+    """Return files that load the user's code from its place, and the (module, name) of the task and the classes."""
     lines = [f"build_task = load({task!r})" if ":" in task else f'build_task = "{task}"']
-    lines += [f"{name} = load({place!r})" for name, place in named.items()]
-    names = [("task", name) for name in ("build_task", *named)]
-    return _OwnCode({"task.py": _LINK.format(names="\n".join(lines))}, names, settings)
+    lines += [f"{place.rpartition(':')[2]} = load({place!r})" for place in classes]
+    names = [("task", "build_task"), *(("task", place.rpartition(":")[2]) for place in classes)]
+    return {"task.py": _LINK.format(names="\n".join(lines))}, names
 
 
-def _copied(settings: Mapping[str, Any], folder: Path) -> _OwnCode:
-    """Copy the user's files: the task's file becomes task.py, others get the prefix `own_`."""
-    task, *classes = _code_names(settings)
-    files, names, modules, moved = {}, [], dict[str, str](), dict[str, str]()
+def _copied(
+    task: str, classes: Sequence[str], folder: Path
+) -> tuple[dict[str, str], list[tuple[str, str]], dict[str, str]]:
+    """Return copies of the user's files, (module, name) of the task and the classes, and their new places.
+
+    The task's file becomes task.py, others get the prefix `own_`.
+    """
+    files, names, modules, moved = dict[str, str](), list[tuple[str, str]](), dict[str, str](), dict[str, str]()
     if ":" not in task:
         files["task.py"], names = _OURS.format(name=task), [("task", "build_task")]
     for place in [task, *classes]:
@@ -162,12 +152,7 @@ def _copied(settings: Mapping[str, Any], folder: Path) -> _OwnCode:
         files[f"{module}.py"] = Path(file).read_text(encoding="utf-8")
         names.append((module, name))
         moved[place] = f"{folder / module}.py:{name}"
-    return _OwnCode(files, names, _renamed(settings, moved))
-
-
-def _code_names(settings: Mapping[str, Any]) -> list[str]:
-    """Return the task's name, and the names in the algorithm's table of the form file.py:Class, each once."""
-    return list(dict.fromkeys([settings["task"]["name"], *_own_names(settings["algorithm"])]))
+    return files, names, moved
 
 
 def _own_names(value: Any) -> Iterator[str]:
@@ -180,11 +165,8 @@ def _own_names(value: Any) -> Iterator[str]:
             yield from _own_names(part)
 
 
-def _renamed(settings: Mapping[str, Any], moved: Mapping[str, str]) -> Any:
-    def rename(table: dict[str, Any]) -> dict[str, Any]:
-        return {key: moved.get(value, value) if key == "name" else value for key, value in table.items()}
-
-    return json.loads(json.dumps(settings), object_hook=rename)  # called for every table
+def _renamed(table: Mapping[str, Any], moved: Mapping[str, str]) -> dict[str, Any]:
+    return {key: moved.get(value, value) if key == "name" else value for key, value in table.items()}
 
 
 def _project_name(text: str) -> str:

@@ -75,8 +75,6 @@ def make_certificates(folder: Path, hosts: Sequence[str] = (), days: int = 365) 
     the new certificate, so that nodes keep their ca.crt.
     """
     require_flower()
-    from cryptography import x509
-
     for host in hosts:
         check_host(host)
         if host in EVERYWHERE:
@@ -95,20 +93,8 @@ def make_certificates(folder: Path, hosts: Sequence[str] = (), days: int = 365) 
                 f"{folder / name} already exists and is never overwritten; choose another folder or, to renew the "
                 "server's certificate, move server.crt and server.key away"
             )
-    if (folder / "ca.crt").exists():
-        authority = _read_authority(folder)
-    else:
-        usage = _key_usage(key_cert_sign=True, crl_sign=True)
-        authority = _issue(folder, "ca", [(x509.BasicConstraints(ca=True, path_length=0), True), (usage, True)])
-    ips = [(name, ip_of(name)) for name in names]
-    alternatives = [x509.DNSName(name) if ip is None else x509.IPAddress(ip) for name, ip in ips]
-    extensions = [
-        (x509.SubjectAlternativeName(alternatives), False),
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (_key_usage(digital_signature=True), True),
-        (x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]), False),
-    ]
-    _issue(folder, "server", extensions, days, authority)
+    authority = _read_authority(folder) if (folder / "ca.crt").exists() else _issue(folder, "ca", AUTHORITY_DAYS)
+    _issue(folder, "server", days, names, authority)
     return names
 
 
@@ -125,25 +111,23 @@ def _read_authority(folder: Path) -> tuple[Any, Any]:
 
 
 def _issue(
-    folder: Path,
-    name: str,
-    extensions: Sequence[tuple[Any, bool]],  # with whether each is critical
-    days: int = AUTHORITY_DAYS,
-    authority: tuple[Any, Any] | None = None,
+    folder: Path, name: str, days: int, hosts: Sequence[str] = (), authority: tuple[Any, Any] | None = None
 ) -> tuple[Any, Any]:
-    """Write a new key and its certificate, signed by the authority or, if there is none, by itself; return both."""
+    """Write a key and its certificate, for a server if there is an authority to sign it, else of a new authority."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    key = ec.generate_private_key(ec.SECP384R1())
-    role = "authority" if authority is None else "server"
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"fedgbo federation {role}")])
+    key, is_ca = ec.generate_private_key(ec.SECP384R1()), authority is None
+    title = f"fedgbo federation {'authority' if is_ca else 'server'}"
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, title)])
     now = datetime.datetime.now(datetime.UTC)
-    end = now + datetime.timedelta(days=days)
-    signer, issuer = key, subject
+    signer, issuer, end = key, subject, now + datetime.timedelta(days=days)
     if authority is not None:
         signer, issuer, end = authority[0], authority[1].subject, min(end, authority[1].not_valid_after_utc)
+    other_uses = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    usage = dict.fromkeys((*other_uses, "decipher_only"), False)
+    usage |= {"digital_signature": not is_ca, "key_cert_sign": is_ca, "crl_sign": is_ca}
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -154,24 +138,20 @@ def _issue(
         .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None), critical=True)
+        .add_extension(x509.KeyUsage(**usage), critical=True)
     )
-    for extension, critical in extensions:
-        builder = builder.add_extension(extension, critical)
+    if not is_ca:
+        addresses = [(host, ip_of(host)) for host in hosts]
+        names = [x509.DNSName(host) if ip is None else x509.IPAddress(ip) for host, ip in addresses]
+        server_auth = x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH])
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        builder = builder.add_extension(server_auth, critical=False)
     certificate = builder.sign(signer, hashes.SHA384())
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     write_new(folder / f"{name}.key", key.private_bytes(pem, pkcs8, serialization.NoEncryption()))
     write_new(folder / f"{name}.crt", certificate.public_bytes(pem), PUBLIC_FILE)
     return key, certificate
-
-
-def _key_usage(**granted: bool) -> Any:
-    from cryptography import x509
-
-    kinds = (
-        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-    )  # fmt: skip
-    return x509.KeyUsage(**{kind: granted.get(kind, False) for kind in kinds})
 
 
 class NodeFolder:

@@ -97,11 +97,9 @@ def follow(
             time.sleep(EVENT_SECONDS)
     if status.outcome == "completed" and result is not None:
         return Ending(True, "", result)
-    if SILENT in status.details:
-        default = f"the server's app died or was killed (Flower says: {status.details})"
-    else:
-        default = status.details or status.outcome or "it ended early"
-    return Ending(False, stopped or default, result)
+    if not stopped and SILENT in status.details:
+        stopped = f"the server's app died or was killed (Flower says: {status.details})"
+    return Ending(False, stopped or status.details or status.outcome or "it ended early", result)
 
 
 @contextmanager
@@ -132,9 +130,7 @@ def digest_of(run: Path) -> str:
     folder = RunFolder.open(run)
     status = folder.status()
     if status["status"] != "finished":
-        raise RunFolderError(
-            f"the run in {run} is not finished ({status['status']}), so there is nothing to compare yet"
-        )
+        raise RunFolderError(f"the run in {run} is not finished ({status['status']}); there is nothing to compare")
     checkpoint, _ = folder.latest()
     if checkpoint is None:
         raise RunFolderError(f"{run} has no checkpoint")

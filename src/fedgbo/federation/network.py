@@ -92,9 +92,7 @@ def check_free(address: Address) -> None:
         try:
             probe.bind((address.host, address.port))
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {address}: {error.strerror}; choose another --port or --host"
-            ) from error
+            raise ConfigError(f"cannot listen on {address}: {error.strerror}; choose another --port/--host") from error
 
 
 class UntrustedError(FederationError):

@@ -61,9 +61,8 @@ class ServerFolder:
             content = json.loads(self._note.read_text(encoding="utf-8"))
             return Address(str(content["host"]), int(content["port"]))
         except FileNotFoundError as error:
-            raise RunFolderError(
-                f"no server runs from {self.path}; start it with: fedgbo federation serve {self.path}"
-            ) from error
+            command = f"fedgbo federation serve {self.path}"
+            raise RunFolderError(f"no server runs from {self.path}; start it with: {command}") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{self._note} is damaged: {error}; remove it and start the server again") from error
 

@@ -76,19 +76,14 @@ def wait_joined(process: Process, node: NodeFolder, superlink: Address) -> int:
     try:
         process.wait_for(joined, JOIN_SECONDS, f"being accepted by {superlink}")
     except FederationError as error:
-        reason = _refusal(process.output(), node, superlink)
+        log = process.output()
         stop([process])
-        raise (FederationError(reason) if reason else error) from error
+        version = next((line.strip() for line in log.splitlines() if "version" in line.lower()), "")
+        for pattern, message in _REFUSALS.items():
+            if re.search(pattern, log, re.IGNORECASE):
+                raise FederationError(message.format(node=node, server=superlink, version=version)) from error
+        raise
     return int(found[0])
-
-
-def _refusal(log: str, node: NodeFolder, server: Address) -> str | None:
-    """Return why the server refused the node; None if the log does not say."""
-    version = next((line.strip() for line in log.splitlines() if "version" in line.lower()), "")
-    for pattern, message in _REFUSALS.items():
-        if re.search(pattern, log, re.IGNORECASE):
-            return message.format(node=node, server=server, version=version)
-    return None
 
 
 def node_config(config: Mapping[str, ConfigValue]) -> str:

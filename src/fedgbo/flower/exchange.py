@@ -76,7 +76,7 @@ class Exchange:
                 del waiting[message.id]
                 outcome.received_bytes += reply.bytes
                 if reply.gone:
-                    self._roster.forget(message.node)
+                    self._roster.forget({message.node})
                 started = time.perf_counter()
                 self._read(attempt, orders[message.id][1], message.node, reply, outcome)
                 outcome.seconds["checking"] += time.perf_counter() - started

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.serverapp import Grid
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import FederationError
@@ -35,14 +36,9 @@ class FlowerEngine:
     """Trains on Flower nodes; evaluates with `local`, the engine of this machine."""
 
     def __init__(
-        self,
-        local: Engine,
-        messenger: Messenger,
-        settings: Settings,
-        local_steps: LocalSteps,
-        options: Options,
-        events: Events,
+        self, local: Engine, grid: Grid, settings: Settings, local_steps: LocalSteps, options: Options, events: Events
     ) -> None:
+        messenger = Messenger(grid)
         self.task, self.seed, self.model = local.task, local.seed, local.model
         self.initial_params, self.sample, self.evaluate = local.initial_params, local.sample, local.evaluate
         self.report: dict[str, Any] = {}  # the last round's participants, bytes and seconds, for its event

@@ -42,9 +42,9 @@ class Roster:
     def look(self) -> None:
         """Query new nodes, forget nodes that are gone, and read the answers that have arrived."""
         if time.monotonic() - self._looked >= LOOK_SECONDS:
-            self._looked = time.monotonic()
             here = self._messenger.nodes()
-            self._forget(self._known - here)
+            self.forget(self._known - here)
+            self._looked = time.monotonic()
             query = {node: to_content(self._settings) for node in sorted(here - self._known)}
             sent = self._messenger.send("query", query, self._options.wait) if query else {}
             self._known |= set(sent)
@@ -70,12 +70,9 @@ class Roster:
                 self._events("waiting", nodes=reported, clients=len(self.clients), wanted=wanted)
             pause(self._options.poll, end)
 
-    def forget(self, node: int) -> None:
-        """Remove a node that is reported gone; if it is connected at the next look, it is queried again."""
-        self._forget({node})
+    def forget(self, gone: set[int]) -> None:
+        """Remove nodes that are gone; one that is connected at the next look, which is due now, is queried again."""
         self._looked = float("-inf")
-
-    def _forget(self, gone: set[int]) -> None:
         self._known -= gone
         self._queries = {key: message for key, message in self._queries.items() if message.node not in gone}
         self._offers = {node: offer for node, offer in self._offers.items() if node not in gone}

@@ -19,7 +19,7 @@ from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
 from fedgbo.experiments.request import read_request
 from fedgbo.flower.flower_engine import FlowerEngine
-from fedgbo.flower.messenger import Events, Messenger
+from fedgbo.flower.messenger import Events
 from fedgbo.flower.node import TaskBuilder, TaskSource, build_task, model_digest
 from fedgbo.flower.options import Options
 from fedgbo.flower.wire import Settings
@@ -77,8 +77,7 @@ class Strategy:
 
         def make_engine(*arguments: Any) -> Engine:
             local = engine_for(*arguments)
-            messenger = Messenger(grid)
-            engines.append(FlowerEngine(local, messenger, self._settings(), self.local_steps, self.options, events))
+            engines.append(FlowerEngine(local, grid, self._settings(), self.local_steps, self.options, events))
             return engines[0]
 
         def tell(progress: Progress) -> None:

@@ -178,8 +178,9 @@ def from_record(record: ArrayRecord, names: Iterable[str], like: Tensor) -> Stat
     wanted = list(names)
     missing, extra = sorted(set(wanted) - set(record)), sorted(set(record) - set(wanted))
     if missing or extra:
-        parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has an extra {_short(extra)}"] * bool(extra)
-        raise DataError(f"the update {' and '.join(parts)}; it must be {', '.join(wanted)}")
+        lacks = f"lacks {', '.join(missing)}" if missing else ""
+        has = f"has an extra {_short(', '.join(extra))}" if extra else ""
+        raise DataError(f"the update {' and '.join(filter(None, [lacks, has]))}; it must be {', '.join(wanted)}")
     return State.of_tensors({name: _from_array(name, record[name], like) for name in wanted})
 
 
@@ -187,11 +188,11 @@ def _from_array(name: str, array: Array, like: Tensor) -> Tensor:
     """Return the vector in an array without a copy; it must not be written to."""
     kind = str(like.dtype).removeprefix("torch.")
     if array.stype != STYPE:
-        raise DataError(f"{name} is encoded as {_short([array.stype])}, not as {STYPE}")
+        raise DataError(f"{name} is encoded as {_short(array.stype)}, not as {STYPE}")
     if array.dtype != kind:
-        raise DataError(f"{name} has type {_short([array.dtype])}, not {kind}")
+        raise DataError(f"{name} has type {_short(array.dtype)}, not {kind}")
     if tuple(array.shape) != tuple(like.shape):
-        raise DataError(f"{name} has shape {_short([str(tuple(array.shape))])}, not {tuple(like.shape)}")
+        raise DataError(f"{name} has shape {_short(str(tuple(array.shape)))}, not {tuple(like.shape)}")
     start = _header_length(name, array.data, np.dtype(kind), tuple(like.shape))
     found, expected = len(array.data) - start, like.numel() * like.element_size()
     if found != expected:
@@ -210,9 +211,9 @@ def _header_length(name: str, data: bytes, kind: np.dtype[np.generic], shape: tu
             raise ValueError(f"npy version {version}")
         found, fortran, stored = npy.read_array_header_1_0(head, max_header_size=MAX_HEADER)
     except Exception as error:  # numpy also raises IndexError, TypeError and TokenError for a malformed header
-        raise DataError(f"{name} is no npy array: {_short([str(error)])}") from error
+        raise DataError(f"{name} is no npy array: {_short(str(error))}") from error
     if fortran or tuple(found) != shape or stored != kind:
-        actual = _short([f"{stored} of shape {tuple(found)}"])
+        actual = _short(f"{stored} of shape {tuple(found)}")
         raise DataError(f"{name} is declared as {kind} of shape {shape}, but its bytes are {actual}")
     return head.tell()
 
@@ -233,7 +234,6 @@ def wire_bytes(messages: Iterable[Message]) -> list[int]:
     return totals
 
 
-def _short(names: Iterable[str]) -> str:
+def _short(text: str) -> str:
     """Return text from outside in a form fit for a log: printable ASCII, at most 80 characters."""
-    text = ", ".join(names)
     return ascii(text[:80])[1:-1] + ("..." if len(text) > 80 else "")
