@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedgbo.experiments.request import read_request
-from fedgbo.federation.app import write_app
-from fedgbo.federation.events import EventFile
-from fedgbo.federation.follow import follow
+from fedgbo.federation.app_folder import write_app
 from fedgbo.federation.local import LocalFolder, overrides, prepare, running
+from fedgbo.federation.monitor import EventFile, follow
 
 TASK = """
 import time

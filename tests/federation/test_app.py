@@ -7,8 +7,7 @@ import pytest
 from fedgbo.cli.federation_options import options_of
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.experiments.request import read_request
-from fedgbo.federation.app import OPTIONS, write_app
-from fedgbo.federation.toml import to_toml
+from fedgbo.federation.app_folder import OPTIONS, to_toml, write_app
 from fedgbo.flower.options import Options
 
 
@@ -61,7 +60,7 @@ def test_an_app_for_a_users_own_file(tmp_path, monkeypatch, link):
 def test_a_folder_that_is_taken(tmp_path):
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "mine").touch()
-    with pytest.raises(RunFolderError, match="is there already and not empty"):
+    with pytest.raises(RunFolderError, match="already exists and is not empty"):
         write_app(tmp_path / "app", request(task="digits", algorithm="fedavg"), {})
 
 

@@ -8,10 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fedgbo.core.errors import ConfigError, FederationError, RunFolderError
-from fedgbo.federation.addresses import Address
-from fedgbo.federation.certificates import make_certificates
-from fedgbo.federation.handshake import answers, check_server
-from fedgbo.federation.server_folder import ServerFolder
+from fedgbo.federation.credentials import make_certificates
+from fedgbo.federation.network import Address, answers, check_server
+from fedgbo.federation.superlink import ServerFolder
 
 
 @contextmanager
@@ -124,7 +123,7 @@ def test_waiting_for_a_server_ends_when_the_wrong_one_answers(ours, tmp_path):
 
 def test_no_authority_in_the_file(tmp_path):
     (tmp_path / "ca.crt").write_text("nonsense")
-    with pytest.raises(RunFolderError, match=r"ca\.crt is no certificate of an authority"):
+    with pytest.raises(RunFolderError, match=r"ca\.crt is not the certificate of an authority"):
         check_server(Address("127.0.0.1", 1), tmp_path / "ca.crt")
 
 
@@ -132,7 +131,7 @@ def test_nothing_is_overwritten_and_the_authority_outlives_the_server(tmp_path):
     folder = tmp_path / "server"
     make_certificates(folder, days=1)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(RunFolderError, match=r"server\.crt is there already and is never overwritten"):
+    with pytest.raises(RunFolderError, match=r"server\.crt already exists and is never overwritten"):
         make_certificates(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     for name in ("server.crt", "server.key"):
@@ -146,7 +145,7 @@ def test_nothing_is_overwritten_and_the_authority_outlives_the_server(tmp_path):
 @pytest.mark.parametrize(
     ("hosts", "days", "message"),
     [
-        (["https://fl.example.org"], 1, "neither a host's name nor an IP address"),
+        (["https://fl.example.org"], 1, "neither a host name nor an IP address"),
         (["fl.example.org:8000"], 1, "without a port"),
         (["0.0.0.0"], 1, "means every address"),
         (["-x.org"], 1, "neither"),
@@ -174,7 +173,7 @@ def test_a_folder_that_cannot_serve(tmp_path, ours):
     (tmp_path / "server.key").chmod(0o600)
     ServerFolder(tmp_path).check()
     (tmp_path / "server.crt").write_text("nonsense")
-    with pytest.raises(RunFolderError, match=r"server\.crt is no certificate"):
+    with pytest.raises(RunFolderError, match=r"server\.crt is not a certificate"):
         ServerFolder(tmp_path).check()
 
 
@@ -187,6 +186,6 @@ def test_a_certificate_that_ran_out(tmp_path, monkeypatch):
         def now(cls, tz=None):
             return later
 
-    monkeypatch.setattr("fedgbo.federation.server_folder.datetime.datetime", Later)
-    with pytest.raises(RunFolderError, match=r"server\.crt ran out on"):
+    monkeypatch.setattr("fedgbo.federation.superlink.datetime.datetime", Later)
+    with pytest.raises(RunFolderError, match=r"server\.crt expired on"):
         ServerFolder(tmp_path / "server").check()

@@ -11,15 +11,12 @@ from typer.testing import CliRunner
 
 from fedgbo.cli.federation_run import _node_config
 from fedgbo.cli.main import app
-from fedgbo.federation.addresses import Address, free_ports
-from fedgbo.federation.certificates import make_certificates
-from fedgbo.federation.digests import digest_of, simulated
-from fedgbo.federation.node_keys import make_node
-from fedgbo.federation.process import Process
-from fedgbo.federation.server_folder import ServerFolder
-from fedgbo.federation.supernode import node_config
-from fedgbo.federation.tree import marks_of
-from fedgbo.federation.watch import NodeWatch
+from fedgbo.federation.credentials import make_certificates, make_node
+from fedgbo.federation.monitor import digest_of, simulated
+from fedgbo.federation.network import Address, free_ports
+from fedgbo.federation.processes import Process, process_tree
+from fedgbo.federation.superlink import ServerFolder
+from fedgbo.federation.supernode import NodeWatch, node_config
 from fedgbo.flower.node import hosted_clients
 from tests.cli.test_processes import wait_for
 
@@ -49,7 +46,7 @@ def test_certs_key_and_new_say_what_to_do_next(tmp_path):
         (
             ["join", "there", "--node", "a", "--ca", "ca.crt", "--clients", "0"],
             2,
-            "'there' is no address; give host:port",
+            "'there' is not an address; give host:port",
         ),
         (["join", "127.0.0.1:1", "--node", "a", "--clients", "0"], 2, "give the federation's authority with --ca"),
         (
@@ -217,7 +214,7 @@ def test_a_server_remembers_its_nodes(tmp_path):
             wait_for(lambda process=process: (server.path / "server.json").exists() or process.poll() is not None, 120)
             done = call("register", server.path, node.public_key)
             assert f"hospital-a: {said}" in done.stdout, done.stderr
-            marks = marks_of([process.pid])
+            marks = process_tree([process.pid])
             process.send_signal(signal.SIGTERM)
             _, err = process.communicate(timeout=60)
         finally:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from fedgbo.core.errors import RunFolderError
-from fedgbo.federation.digests import digest_of, simulated
-from fedgbo.federation.tree import marks_of
+from fedgbo.federation.monitor import digest_of, simulated
+from fedgbo.federation.processes import process_tree
 from tests.federation.conftest import resolved
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("federation")]
@@ -44,7 +44,7 @@ def test_a_run_that_fails_says_why(federation, task_file):
 
 
 def test_nothing_listens_but_on_loopback(federation):
-    pids = {mark.pid for mark in marks_of([process.popen.pid for process in federation.live.processes])}
+    pids = {mark.pid for mark in process_tree([process.popen.pid for process in federation.live.processes])}
     addresses = listening(pids)
     assert len(addresses) == 3  # the SuperLink and, for its own helpers, each SuperNode
     assert set(addresses) <= {"0100007F"}, addresses  # 127.0.0.1, as Linux writes it

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedgbo.cli.federation_view import EventView
-from fedgbo.federation.digests import digest_of
 from fedgbo.federation.local import LocalFolder, prepare, running
-from fedgbo.federation.tree import kill, marks_of
+from fedgbo.federation.monitor import digest_of
+from fedgbo.federation.processes import process_tree
 from tests.cli.test_processes import wait_for
 from tests.federation.conftest import Federation, resolved
 
@@ -31,11 +31,12 @@ def test_one_killed_one_lying_one_dawdling(task_file, tmp_path):
 
         def show(event):
             if event.kind == "round" and victim.alive:
-                wait_for(lambda: "ROUND 1" in victim.said(), 60)  # it has the work
-                kill(marks_of([victim.popen.pid, victim.company[0].popen.pid]))
+                wait_for(lambda: "ROUND 1" in victim.output(), 60)  # it has the work
+                for one in process_tree([victim.popen.pid, victim.helpers[0].popen.pid]):
+                    one.signal(signal.SIGKILL)
 
         ending, events, run = Federation(folder, live, tmp_path).run("run", config, show, deadline=25.0, quorum=0.25)
-        marks = marks_of(one.popen.pid for process in live.processes for one in (process, *process.company))
+        marks = process_tree(one.popen.pid for process in live.processes for one in (process, *process.helpers))
     assert ending.completed, ending.reason
     assert ending.digest == digest_of(run)
     told = {
@@ -77,8 +78,9 @@ def test_superlink_and_server_killed_and_resumed_as_printed(task_file, tmp_path)
     )
     try:
         wait_for(lambda: rounds_done(folder) >= 1 or first.poll() is not None, 180)
-        marks = marks_of([first.pid])
-        kill(of_command(marks, "flower-superlink", "flwr-serverapp"))
+        marks = process_tree([first.pid])
+        for one in of_command(marks, "flower-superlink", "flwr-serverapp"):
+            one.signal(signal.SIGKILL)
         out, err = first.communicate(timeout=60)
     finally:
         first.kill()
@@ -107,7 +109,7 @@ def test_nothing_is_left_behind(task_file, tmp_path, number):
     try:
         wait_for(lambda: folder.server.path.joinpath("server.json").exists() or process.poll() is not None, 120)
         time.sleep(1.0)  # the node is on its way
-        marks = marks_of([process.pid])
+        marks = process_tree([process.pid])
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     finally:

@@ -4,8 +4,7 @@ import subprocess
 import pytest
 
 from fedgbo.core.errors import ConfigError, RunFolderError
-from fedgbo.federation.node_keys import NodeFolder, make_node, read_public_key
-from fedgbo.federation.secret_files import write_new
+from fedgbo.federation.credentials import NodeFolder, make_node, read_public_key, write_new
 
 
 def test_a_key_pair_as_flower_wants_it(tmp_path):
@@ -30,7 +29,7 @@ def test_a_key_pair_as_flower_wants_it(tmp_path):
 def test_keys_are_never_overwritten_whatever_the_umask(tmp_path):
     node = make_node(tmp_path / "a")
     before = node.private_key.read_bytes()
-    with pytest.raises(RunFolderError, match=r"node\.key is there already and is never overwritten"):
+    with pytest.raises(RunFolderError, match=r"node\.key already exists and is never overwritten"):
         make_node(tmp_path / "a")
     with pytest.raises(RunFolderError, match="never overwritten"):
         write_new(node.private_key, b"other")
@@ -40,13 +39,13 @@ def test_keys_are_never_overwritten_whatever_the_umask(tmp_path):
 def test_no_new_private_key_beside_an_old_public_one(tmp_path):
     node = make_node(tmp_path / "a")
     node.private_key.unlink()
-    with pytest.raises(RunFolderError, match=r"a\.pub is there already"):
+    with pytest.raises(RunFolderError, match=r"a\.pub already exists"):
         make_node(tmp_path / "a")
     assert not node.private_key.exists()
 
 
 def test_a_wide_umask_opens_nothing(tmp_path):
-    program = "import os, sys, pathlib; os.umask(0); from fedgbo.federation.secret_files import *; "
+    program = "import os, sys, pathlib; os.umask(0); from fedgbo.federation.credentials import *; "
     program += "write_new(private_folder(pathlib.Path(sys.argv[1])) / 'k', b'x')"
     import sys
 
@@ -60,7 +59,7 @@ def test_a_private_key_is_not_taken_for_a_public_one(tmp_path):
     with pytest.raises(ConfigError, match="is a private key, which must stay where it was made"):
         read_public_key(node.private_key)
     (tmp_path / "x.pub").write_text("nonsense")
-    with pytest.raises(ConfigError, match=r"x\.pub is no public key in OpenSSH's format"):
+    with pytest.raises(ConfigError, match=r"x\.pub is not a public key in OpenSSH format"):
         read_public_key(tmp_path / "x.pub")
     with pytest.raises(ConfigError, match=r"there is no public key .*none\.pub"):
         read_public_key(tmp_path / "none.pub")

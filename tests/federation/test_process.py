@@ -10,8 +10,7 @@ import time
 import pytest
 
 from fedgbo.core.errors import FederationError
-from fedgbo.federation.process import Process, stop
-from fedgbo.federation.tree import marks_of
+from fedgbo.federation.processes import Process, process_tree, stop
 from tests.cli.test_processes import wait_for
 
 FAMILY = """
@@ -34,7 +33,7 @@ def family(tmp_path):
 
     def start(*words):
         process = Process.start("family", [sys.executable, str(file), "2", *words], os.environ, tmp_path / "log")
-        process.wait_for(lambda: process.said().count("ready") == 3, 30, "all three")
+        process.wait_for(lambda: process.output().count("ready") == 3, 30, "all three")
         return process
 
     return start
@@ -43,7 +42,7 @@ def family(tmp_path):
 @pytest.mark.parametrize("words", [[], ["deaf"]])
 def test_the_whole_family_ends(family, words):
     process = family(*words)
-    marks = marks_of([process.popen.pid])
+    marks = process_tree([process.popen.pid])
     assert len(marks) == 3
     stop([process], seconds=0.5)
     assert not any(mark.alive for mark in marks)
@@ -57,14 +56,14 @@ def test_logs_are_private_kept_and_without_colours(family):
     second = family()
     stop([second], seconds=0.5)
     assert second.log.stat().st_mode & 0o777 == 0o600
-    assert second.said().count("ready 2\n") == 1
+    assert second.output().count("ready 2\n") == 1
     assert second.log.read_text().count("ready") == 6
 
 
 def test_what_ends_too_early_or_never_comes(tmp_path):
     process = Process.start("it", [sys.executable, "-c", "print('no luck')"], os.environ, tmp_path / "log")
     with pytest.raises(
-        FederationError, match=r"it ended before the sun; exit code 0, its last words: no luck; all .*log"
+        FederationError, match=r"it ended before the sun; exit code 0, last line of output: no luck; log: .*log"
     ):
         process.wait_for(lambda: False, 30, "the sun")
     process = Process.start("it", [sys.executable, "-c", "input()"], os.environ, tmp_path / "log2")
@@ -78,12 +77,12 @@ def test_processes_end_with_a_killed_parent(tmp_path):
     program = f"""
 import os, sys, time
 from pathlib import Path
-from fedgbo.federation.process import Process
+from fedgbo.federation.processes import Process
 print(Process.start("it", ["sleep", "600"], os.environ, Path({str(tmp_path / "log")!r})).popen.pid, flush=True)
 time.sleep(600)
 """
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    (mark,) = marks_of([int(parent.stdout.readline())])
+    (mark,) = process_tree([int(parent.stdout.readline())])
     assert mark.alive
     parent.send_signal(signal.SIGKILL)
     parent.wait()
@@ -107,7 +106,7 @@ def test_a_stranger_with_the_number_of_one_that_ended_is_left_alone(tmp_path):
 def test_orphans_of_one_that_ended_go_with_it(tmp_path):
     process = Process.start("it", ["sh", "-c", "sleep 600 & echo $!"], os.environ, tmp_path / "log")
     process.popen.wait()
-    (orphan,) = marks_of([int(process.said())])
+    (orphan,) = process_tree([int(process.output())])
     assert orphan.alive
     stop([process])
     wait_for(lambda: not orphan.alive, 10)
@@ -115,7 +114,7 @@ def test_orphans_of_one_that_ended_go_with_it(tmp_path):
 
 def test_a_number_given_out_again_is_another_process():
     child = subprocess.Popen(["sleep", "600"])
-    (mark,) = marks_of([child.pid])
+    (mark,) = process_tree([child.pid])
     assert mark.alive
     other = type(mark)(mark.pid, mark.started + 1)
     assert not other.alive

@@ -3,7 +3,7 @@
 import json
 
 from fedgbo.cli.federation_view import EventView
-from fedgbo.federation.events import Event, EventFile
+from fedgbo.federation.monitor import Event, EventFile
 
 
 def test_events_are_read_once_and_whole(tmp_path):

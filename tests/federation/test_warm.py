@@ -9,10 +9,9 @@ import sys
 import pytest
 
 from fedgbo.core.errors import MissingExtraError
-from fedgbo.federation import extras
-from fedgbo.federation.certificates import make_certificates
-from fedgbo.federation.environment import flower_environment
-from fedgbo.federation.tree import marks_of
+from fedgbo.federation import credentials
+from fedgbo.federation.credentials import make_certificates
+from fedgbo.federation.processes import flower_environment, process_tree
 from fedgbo.federation.warm import COMMAND, PIPE, warm_environment
 from tests.cli.test_processes import wait_for
 
@@ -56,7 +55,7 @@ def test_a_fork_ends_with_the_process_that_waits(folder):
     os.write(handle, b"[]\n")
     waiting = subprocess.Popen([sys.executable, "-c", program, folder / PIPE], stdout=subprocess.PIPE, text=True)
     try:
-        (fork,) = marks_of([int(waiting.stdout.readline())])
+        (fork,) = process_tree([int(waiting.stdout.readline())])
         assert fork.alive
         waiting.send_signal(signal.SIGKILL)
         wait_for(lambda: not fork.alive, 10)
@@ -83,7 +82,7 @@ def test_nothing_is_sent_installed_or_taken_from_the_users_flower(tmp_path, monk
 
 
 def test_without_flower_it_is_said_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setattr(credentials, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'fedgbo\[flower\]'"):
         make_certificates(tmp_path / "server")
     assert not (tmp_path / "server").exists()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 
-from fedgbo.flower.order import KEY
+from fedgbo.flower.wire import KEY
 from tests.flower.federations import everyone, nodes
 from tests.flower.grids import LocalGrid
 

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord
 import fedgbo
 from fedgbo.core.errors import FederationError
 from fedgbo.flower import client_app
-from fedgbo.flower.order import KEY
+from fedgbo.flower.wire import KEY
 from tests.flower.federations import QUICK, events, everyone, federate, nodes, simulate, told
 from tests.flower.grids import LocalGrid
 

@@ -21,11 +21,10 @@ from fedgbo.cli.federation_options import (
     options_of,
 )
 from fedgbo.cli.federation_view import plain
-from fedgbo.federation.app import write_app
-from fedgbo.federation.certificates import make_certificates
+from fedgbo.federation.app_folder import write_app
 from fedgbo.federation.control import control
-from fedgbo.federation.node_keys import make_node, read_public_key
-from fedgbo.federation.server_folder import ServerFolder
+from fedgbo.federation.credentials import make_certificates, make_node, read_public_key
+from fedgbo.federation.superlink import ServerFolder
 from fedgbo.runs.describe import find, parameters
 
 app = typer.Typer(

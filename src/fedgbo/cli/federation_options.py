@@ -7,7 +7,7 @@ import typer
 
 from fedgbo.cli.run import resolve, sort_items
 from fedgbo.core.errors import ConfigError, unknown
-from fedgbo.federation.app import OPTIONS
+from fedgbo.federation.app_folder import OPTIONS
 from fedgbo.runs.config import RunConfig
 
 OURS = ("run-folder", "settings", "resume")  # filled in by the commands

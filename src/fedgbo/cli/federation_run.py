@@ -28,19 +28,15 @@ from fedgbo.cli.federation_view import EventView, plain, score
 from fedgbo.cli.run import now
 from fedgbo.core.errors import ConfigError, FederationError
 from fedgbo.experiments.request import read_request
-from fedgbo.federation.addresses import LOOPBACK, Address
-from fedgbo.federation.app import SETTINGS
+from fedgbo.federation.app_folder import SETTINGS
 from fedgbo.federation.control import Control, control
-from fedgbo.federation.digests import digest_of, simulated
-from fedgbo.federation.events import Event, EventFile
-from fedgbo.federation.follow import attended, follow
+from fedgbo.federation.credentials import NodeFolder
 from fedgbo.federation.local import LocalFolder, overrides, prepare, running, start_run
-from fedgbo.federation.node_keys import NodeFolder
-from fedgbo.federation.process import Process, stop
-from fedgbo.federation.server_folder import ServerFolder
-from fedgbo.federation.superlink import exposure, start_superlink
-from fedgbo.federation.supernode import start_supernode, wait_joined
-from fedgbo.federation.watch import NodeWatch
+from fedgbo.federation.monitor import Event, EventFile, attended, digest_of, follow, simulated
+from fedgbo.federation.network import LOOPBACK, Address
+from fedgbo.federation.processes import Process, stop
+from fedgbo.federation.superlink import ServerFolder, exposure, start_superlink
+from fedgbo.federation.supernode import NodeWatch, start_supernode, wait_joined
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedgbo.cli.console import quantity
-from fedgbo.federation.events import Event
+from fedgbo.federation.monitor import Event
 
 KINDS = (
     "waiting", "joined", "refused", "duplicate", "round", "rejected", "dropped", "late", "abandoned", "done_round",

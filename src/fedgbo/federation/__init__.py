@@ -1,5 +1,5 @@
-"""Federations as processes: certificates, keys, a SuperLink and its SuperNodes, app directories, what happens there.
+"""Federations as processes: certificates and keys, a SuperLink and its SuperNodes, app folders, monitoring.
 
-Flower's own processes do the network; `fedgbo.flower` is what runs inside them; this room starts, watches and ends
+Flower's own processes do the networking, and `fedgbo.flower` runs inside them. This package starts, watches and stops
 them.
 """

@@ -1,6 +1,6 @@
-"""Hands its arguments to the process that waits at a pipe: hand_over.py PIPE COMMAND [ARGUMENT]...
+"""Writes its arguments into a pipe for the process that reads it: hand_over.py PIPE COMMAND [ARGUMENT]...
 
-Runs for every message, so it loads nothing but what Python has loaded already. See warm.py.
+Runs for every message, so it imports only modules that Python itself has loaded or that load fast. See warm.py.
 """
 
 import json
@@ -9,7 +9,7 @@ import sys
 
 
 def hand_over(pipe: str, command: str, arguments: list[str]) -> None:
-    """Write the arguments into the pipe or, if nobody waits there, run the command itself."""
+    """Write the arguments into the pipe or, if no process reads it, run the command itself."""
     try:
         handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         os.write(handle, json.dumps(arguments).encode() + b"\n")

@@ -1,35 +1,53 @@
-"""Flower's SuperNode: a client's machine in the federation."""
+"""A node: Flower's SuperNode, why a server refuses it, and what its log says."""
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedgbo.core.errors import ConfigError, FederationError
-from fedgbo.federation.addresses import LOOPBACK, Address, free_ports
-from fedgbo.federation.environment import flower_command, flower_environment
-from fedgbo.federation.handshake import check_server
-from fedgbo.federation.node_keys import NodeFolder
-from fedgbo.federation.process import Process, stop
-from fedgbo.federation.refusals import refusal
-from fedgbo.federation.warm import start_warm, wanted, warm_environment
+from fedgbo.federation.credentials import NodeFolder
+from fedgbo.federation.network import LOOPBACK, Address, check_server, free_ports
+from fedgbo.federation.processes import Process, Tail, flower_command, flower_environment, stop, without_colours
+from fedgbo.federation.warm import start_warm, warm_environment
 
 JOIN_SECONDS = 180.0  # about 8 on an idle machine, more when several start at once
+ConfigValue = str | int | float | bool
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _JOINED = re.compile(r"SuperNode ID: (\d+)")
-Value = str | int | float | bool
+_REFUSALS = {  # patterns in a node's log, and the messages for them
+    r"Failed to activate SuperNode|No SuperNode found": "refused: the server at {server} does not know this node's "
+    "key; send {node.public_key} to its administrators, who register it with: fedgbo federation register DIR "
+    "{node.public_key.name}",
+    r"must be registered|registration (is )?disabled": "refused: the server at {server} accepts only nodes whose keys "
+    "are registered, and this node showed none; make one with: fedgbo federation key {node.path}",
+    r"Exit Code: 606|version compatibility": "refused: this node runs another version of Flower than the server at "
+    "{server}: {version}",
+    r"certificate verify failed|handshake error": "this node does not trust the certificate of the server at {server}; "
+    "see {node.log}",
+    r"Exit Code: 302": "{node.private_key} is not a key that Flower can read; make a new one with: fedgbo federation "
+    "key NAME",
+}
+_NEWS = (  # patterns in a node's log, and what to tell the user
+    (re.compile(r"\[RUN \d+, ROUND (\d+)\]"), r"round \1"),
+    (re.compile(r"(this node cannot take part: .*)"), r"\1"),
+    (re.compile(r"(client \d+ in round \d+: .*)"), r"\1"),
+    (re.compile(r"Connection attempt failed"), "the server does not answer; trying again"),
+    (re.compile(r"Connection successful"), "the server answers again"),
+)
 
 
 def start_supernode(
-    node: NodeFolder, superlink: Address, ca: Path | None, config: Mapping[str, Value], port: int | None = None
+    node: NodeFolder, superlink: Address, ca: Path | None, config: Mapping[str, ConfigValue], port: int | None = None
 ) -> Process:
-    """Start a SuperNode that connects to `superlink`; `config` says which clients it hosts, and what else it likes.
+    """Start a SuperNode that connects to `superlink`; `config` says which clients it hosts, among other things.
 
-    Without `ca` it speaks plain HTTP and shows no key. `port` is for the processes that it starts itself, on loopback.
+    Without `ca` it uses plain HTTP and no key. `port`, on loopback, is for the processes that it starts itself.
     """
     check_server(superlink, ca)
     environment = flower_environment(node.path / "flwr")
-    warm = wanted()
+    warm = os.environ.get("FEDGBO_WARM", "1") != "0"
     if warm:
         environment = warm_environment(node.path / "warm", environment)
     command = [flower_command("flower-supernode", environment), "--superlink", str(superlink)]
@@ -43,26 +61,33 @@ def start_supernode(
         command += ["--node-config", node_config(config)]
     process = Process.start(f"node {node.name}", command, environment, node.log)
     if warm:
-        process.company = [start_warm(node.path / "warm", environment, node.log)]
+        process.helpers = [start_warm(node.path / "warm", environment, node.log)]
     return process
 
 
 def wait_joined(process: Process, node: NodeFolder, superlink: Address) -> int:
-    """Wait until the node has joined; return its number there, or raise with the reason why it was refused."""
+    """Wait until the node has joined and return its Flower id; raise FederationError if it was refused."""
+    found: list[str] = []
+
+    def joined() -> bool:
+        found.extend(_JOINED.findall(process.output()))
+        return bool(found)
+
     try:
-        process.wait_for(lambda: _joined(process) is not None, JOIN_SECONDS, f"being let in by {superlink}")
+        process.wait_for(joined, JOIN_SECONDS, f"being accepted by {superlink}")
     except FederationError as error:
-        reason = refusal(process.said(), node, superlink)
+        log = process.output()
         stop([process])
-        raise (FederationError(reason) if reason else error) from error
-    number = _joined(process)
-    if number is None:
-        raise FederationError(f"{process.name} said nothing of its number; {process.last_words()}")
-    return number
+        version = next((line.strip() for line in log.splitlines() if "version" in line.lower()), "")
+        for pattern, message in _REFUSALS.items():
+            if re.search(pattern, log, re.IGNORECASE):
+                raise FederationError(message.format(node=node, server=superlink, version=version)) from error
+        raise
+    return int(found[0])
 
 
-def node_config(config: Mapping[str, Value]) -> str:
-    """Return the node's configuration as Flower's command line takes it.
+def node_config(config: Mapping[str, ConfigValue]) -> str:
+    """Return a node's configuration in the form of Flower's command line.
 
     >>> node_config({"clients": "0,3", "partition-id": 0, "fast": True})
     'clients="0,3" partition-id=0 fast=true'
@@ -71,10 +96,23 @@ def node_config(config: Mapping[str, Value]) -> str:
         if not _KEY.fullmatch(key):
             raise ConfigError(f"'{key}' cannot be a key of a node's configuration; use letters, digits, '-' and '_'")
         if isinstance(value, str) and ('"' in value or "\n" in value):
-            raise ConfigError(f"{key}: a value of a node's configuration may not hold quotation marks or line breaks")
+            raise ConfigError(
+                f"{key}: a value of a node's configuration may not contain quotation marks or line breaks"
+            )
     return " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())
 
 
-def _joined(process: Process) -> int | None:
-    found = _JOINED.search(process.said())
-    return int(found[1]) if found else None
+class NodeWatch:
+    """Reads a node's log as it grows."""
+
+    def __init__(self, process: Process) -> None:
+        self._tail, self._last = Tail(process.log, process.begin), ""
+
+    def new(self) -> Iterator[str]:
+        """Yield the news since the last call: rounds, refusals and connections, nothing twice in a row."""
+        for line in self._tail.lines():
+            for pattern, message in _NEWS:
+                found = pattern.search(without_colours(line))
+                if found is not None and (news := found.expand(message)) != self._last:
+                    self._last = news
+                    yield news

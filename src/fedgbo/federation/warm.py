@@ -1,10 +1,9 @@
-"""A process that has loaded everything waits at each node, and forks for each message.
+"""A process at each node that has everything loaded, and forks for each message.
 
 Flower starts a process, `flwr-clientapp`, for every message, and most of its time goes into loading torch, Flower and
-us: about three seconds of a core, each round, at each node. So a node's PATH begins with a command of that name which
-hands its arguments to a process which has loaded all that (`python -m fedgbo.federation.warm PIPE`); a fork of that
-then does what Flower's command does. Where nothing waits at the pipe, Flower's own command runs. FEDGBO_WARM=0 does
-without.
+fedgbo: about three seconds of a core, each round, at each node. So a node's PATH begins with a command of that name
+which passes its arguments to a loaded process (`python -m fedgbo.federation.warm PIPE`); a fork of it does the work of
+Flower's command. If no process reads the pipe, Flower's own command runs. FEDGBO_WARM=0 turns this off.
 """
 
 import json
@@ -15,22 +14,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedgbo.federation.environment import flower_command
-from fedgbo.federation.process import Process, end_with
-from fedgbo.federation.secret_files import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
+from fedgbo.federation.credentials import PRIVATE_FILE, PRIVATE_FOLDER, private_folder
+from fedgbo.federation.processes import Process, end_with, flower_command
 
 COMMAND = "flwr-clientapp"
 PIPE = "messages"
 _HAND_OVER = Path(__file__).with_name("hand_over.py")
 
 
-def wanted() -> bool:
-    """Return whether the user has nothing against it."""
-    return os.environ.get("FEDGBO_WARM", "1") != "0"
-
-
 def warm_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which Flower's command for messages is ours, which is written into `folder`."""
+    """Write our `flwr-clientapp` into `folder`; return the environment that finds it before Flower's."""
     pipe = private_folder(folder) / PIPE
     pipe.unlink(missing_ok=True)
     os.mkfifo(pipe, PRIVATE_FILE)
@@ -42,32 +35,32 @@ def warm_environment(folder: Path, environment: Mapping[str, str]) -> dict[str, 
 
 
 def start_warm(folder: Path, environment: Mapping[str, str], log: Path) -> Process:
-    """Start the process that waits at the pipe in `folder`."""
+    """Start the process that reads the pipe in `folder`."""
     command = [sys.executable, "-m", "fedgbo.federation.warm", str(folder / PIPE)]
     return Process.start("the loaded process", command, environment, log)
 
 
 def wait_at(pipe: Path) -> None:
-    """Load everything, then fork for each line of arguments that comes."""
-    handle = os.open(pipe, os.O_RDWR)  # at once, so that a message that comes meanwhile waits; and never at its end
+    """Load everything, then fork for each line of arguments from the pipe."""
+    handle = os.open(pipe, os.O_RDWR)  # before loading, so that early messages wait; read-write, so that it never ends
     import flwr.supernode.cli  # noqa: F401
 
     import fedgbo.flower  # noqa: F401
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork ended: Flower hears of it by its reply
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reap forks: Flower learns of their end by the reply
     end_with_us = end_with(os.getpid())
     with os.fdopen(handle, encoding="utf-8") as lines:
         for line in lines:
             arguments = json.loads(line)
             if os.fork() == 0:
                 if end_with_us is not None:
-                    end_with_us()  # a fork does not inherit what its parent asked for
+                    end_with_us()  # a fork does not inherit its parent's setting
                 os.close(handle)
                 _answer(arguments)
 
 
 def _answer(arguments: Sequence[str]) -> None:
-    """Be Flower's command, in the fork, and end."""
+    """Run Flower's command in the fork, and exit."""
     from flwr.supernode.cli import flwr_clientapp
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

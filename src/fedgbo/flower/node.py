@@ -1,115 +1,166 @@
-"""What a node hosts: some of the federation's clients, and the task with their data.
+"""The client app of a node: reports which clients the node hosts, and trains them with the engine of `fedgbo run`.
 
-Clients have numbers, 0 to N - 1, the same in every round and run: random streams are named by them, never by Flower's
-node ids. A node's configuration says which are its own: `clients="0,3"`, or `partition-id=0 num-partitions=4` for every
-fourth client from client 0 on. `device` is what they are trained on: cpu, which is the default, cuda, cuda:1 or auto.
+Clients are numbered 0 to N - 1, the same in every round and run: random streams are keyed by these numbers, never by
+Flower's node ids. The node's configuration says which clients it hosts: `clients="0,3"`, or `partition-id=0
+num-partitions=4` for every fourth client from client 0 on. `device` is cpu (the default), cuda, cuda:1 or auto.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
+from fedgbo import __version__
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.errors import ConfigError
+from fedgbo.core.errors import ConfigError, FedGBOError
 from fedgbo.data.federated import FederatedData
 from fedgbo.engines.device import device_of
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
-from fedgbo.flower.order import Settings
+from fedgbo.flower.messenger import LOG
+from fedgbo.flower.wire import ACTION, Order, Settings, from_record, json_in, settings_in, to_record, to_reply
 from fedgbo.runs.describe import build, find, parameters
+from fedgbo.runs.loop import reproducible
 from fedgbo.tasks.task import Task
 
 TaskBuilder = str | Callable[..., Task]
-"""A task's name in the catalogue, or a function that builds one. A function with one argument that must be given gets
-the node's configuration there; others are settings of the task."""
+"""A task's name in the catalogue, or a function that returns a task. If the function has one argument without a
+default, it receives the node's configuration; the other arguments are settings of the task."""
+
+
+def client_app(task: TaskBuilder, own: Iterable[type] = ()) -> ClientApp:
+    """Return a Flower app for nodes: `app = fedgbo.flower.client_app(my_task)`.
+
+    `task` builds the task with the node's data: a function, or a name from the catalogue. List your own algorithm and
+    optimiser classes in `own`: a node never loads a file that the server names. The app handles only fedgbo's
+    messages; you can add handlers of your own.
+    """
+    app, node = ClientApp(), _Node(task, {kind.__name__: kind for kind in own})
+    app.query(ACTION)(node.introduce)
+    app.train(ACTION)(node.train)
+    return app
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a task is built: the builder, the task's settings and, for a builder that asks for it, the node's."""
+class _Node:
+    """Handles the messages. Holds the builder and no task, because Flower's simulation copies it with every message."""
+
+    builder: TaskBuilder
+    own: Mapping[str, type]
+
+    def introduce(self, message: Message, context: Context) -> Message:
+        """Reply with the version of fedgbo, the hosted clients with their sample counts, and the model's digest."""
+        answer: dict[str, Any] = {"version": __version__}
+        try:
+            settings, config = settings_in(message.content), dict(context.node_config)
+            build("algorithm", settings.algorithm, self.own)
+            device_of(str(config.get("device", "cpu")))
+            hosted = hosted_clients(config, settings.clients)
+            task = build_task(TaskSource.of(self.builder, settings.task, config))
+            data, model = spread(task.data, tuple(hosted), settings.clients), model_digest(task)
+            if model != settings.model:
+                raise ConfigError("this node's model has other parameters (names, shapes or types) than the server's")
+            answer |= {"clients": hosted, "samples": [data.size(client) for client in hosted], "model": model}
+        except Exception as error:  # the user's task builder may raise anything
+            LOG.error("this node cannot take part: %s: %s", type(error).__name__, error)
+            answer["error"] = _safe_message(error)
+        return to_reply(message, answer)
+
+    def train(self, message: Message, context: Context) -> Message:
+        """Train the ordered clients one by one; a client that fails does not affect the others."""
+        settings, config = settings_in(message.content), dict(context.node_config)
+        order = Order(**json_in(message.content, "order"))
+        algorithm = build("algorithm", settings.algorithm, self.own)
+        hosted, device = hosted_clients(config, settings.clients), str(config.get("device", "cpu"))
+        arrays, about = {}, dict[str, Any]()
+        with reproducible(device_of(device)):
+            source = TaskSource.of(self.builder, settings.task, config)
+            engine = engine_at(source, hosted, settings, algorithm, device)
+            received = message.content.array_records["down"]
+            down = from_record(received, received, engine.initial_params).on(device_of(device))
+            for client, steps in zip(order.clients, order.steps, strict=True):
+                try:
+                    if client not in hosted:
+                        raise ConfigError(f"client {client} is not hosted here")
+                    result = engine.train(algorithm, down, [client], [steps], order.round)
+                except Exception as error:  # the user's data and model may raise anything
+                    LOG.exception("client %d in round %d", client, order.round + 1)
+                    about[str(client)] = {"error": _safe_message(error)}
+                    continue
+                arrays[f"up.{client}"] = to_record(result.mean.to(down.params.dtype))
+                about[str(client)] = {"loss": result.loss, "samples": result.samples}
+        return to_reply(message, {"round": order.round, "attempt": order.attempt, "clients": about}, arrays)
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """What a task is built from: the builder, the task's settings and, if the builder takes it, the configuration."""
 
     builder: TaskBuilder
     arguments: str  # JSON
-    config: str  # JSON; empty where the builder does not ask
+    config: str  # JSON; empty if the builder does not take it
 
     @classmethod
-    def of(cls, builder: TaskBuilder, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> "Place":
-        """Find out what the builder takes."""
-        if _wants_config(builder):
-            return cls(builder, json.dumps(dict(arguments)), json.dumps(dict(config)))
-        return cls(builder, json.dumps(dict(arguments)), "")
+    def of(cls, builder: TaskBuilder, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> "TaskSource":
+        """Keep the configuration only if the builder has an argument without a default."""
+        maker = find("task", builder) if isinstance(builder, str) else builder
+        needed = [name for name, must in parameters(maker).items() if must]
+        if len(needed) > 1:
+            raise ConfigError(
+                f"a task builder may have one argument without a default, the node's config, not {needed}"
+            )
+        return cls(builder, json.dumps(dict(arguments)), json.dumps(dict(config)) if needed else "")
 
 
-def build_task(place: Place) -> Task:
-    """Build the task."""
-    arguments: dict[str, Any] = json.loads(place.arguments)
-    if isinstance(place.builder, str):
-        task = build("task", {**arguments, "name": place.builder})
+@lru_cache(maxsize=4)
+def build_task(source: TaskSource) -> Task:
+    """Build the task, once per process: a simulation's worker handles many messages, and the data may be large."""
+    arguments: dict[str, Any] = json.loads(source.arguments)
+    if isinstance(source.builder, str):
+        task = build("task", {**arguments, "name": source.builder})
     else:
-        given = [json.loads(place.config)] if place.config else []
-        task = place.builder(*given, **arguments)
+        task = source.builder(*([json.loads(source.config)] if source.config else []), **arguments)
     if not isinstance(task, Task):
         raise ConfigError(f"the task builder must return a fedgbo.Task, not {type(task).__name__}")
     return task
 
 
-@lru_cache(maxsize=4)
-def task_at(place: Place) -> Task:
-    """Build the task, once in a process: a simulation's worker answers many messages, and the data may be large."""
-    return build_task(place)
-
-
 @dataclass(frozen=True)
-class _Job:
-    """What an engine depends on; of the algorithm that is its kind and its terms, and not their numbers."""
+class _EngineKey:
+    """Identifies an engine; of the algorithm, its class and terms count, but not its hyperparameters."""
 
-    place: Place
-    hosted: tuple[int, ...]  # empty where the task has the data of all clients
-    clients: int
-    clients_per_round: int
-    batch_size: int | None
-    seed: int
+    source: TaskSource
+    hosted: tuple[int, ...]  # empty if the task has the data of all clients
     device: str
+    numbers: tuple[int | None, ...]  # from the settings
     kind: str
+    settings: Settings = field(compare=False)
     algorithm: FederatedAlgorithm = field(compare=False)
 
 
 @lru_cache(maxsize=4)
-def _engine(job: _Job) -> Engine:
-    task = task_at(job.place)
-    task = replace(
-        task,
-        data=spread(task.data, job.hosted, job.clients),
-        clients_per_round=job.clients_per_round,
-        batch_size=job.batch_size,
-    )
-    return engine_for(task, job.algorithm, job.seed, device=device_of(job.device))
+def _engine(key: _EngineKey) -> Engine:
+    task, settings = build_task(key.source), key.settings
+    data = spread(task.data, key.hosted, settings.clients)
+    task = replace(task, data=data, clients_per_round=settings.clients_per_round, batch_size=settings.batch_size)
+    return engine_for(task, key.algorithm, settings.seed, device=device_of(key.device))
 
 
 def engine_at(
-    place: Place, hosted: list[int], settings: Settings, algorithm: FederatedAlgorithm, device: str = "cpu"
+    source: TaskSource, hosted: list[int], settings: Settings, algorithm: FederatedAlgorithm, device: str = "cpu"
 ) -> Engine:
-    """Return the engine that trains this place's clients: the same one in every round that it can serve."""
-    all_here = task_at(place).data.clients == settings.clients
-    return _engine(
-        _Job(
-            place=place,
-            hosted=() if all_here else tuple(hosted),
-            clients=settings.clients,
-            clients_per_round=settings.clients_per_round,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            device=device,
-            kind=f"{type(algorithm)} {algorithm.terms}",
-            algorithm=algorithm,
-        )
-    )
+    """Return the engine that trains the hosted clients, the same one in every round if possible."""
+    all_here = build_task(source).data.clients == settings.clients
+    numbers = (settings.clients, settings.clients_per_round, settings.batch_size, settings.seed)
+    kind = f"{type(algorithm)} {algorithm.terms}"
+    return _engine(_EngineKey(source, () if all_here else tuple(hosted), device, numbers, kind, settings, algorithm))
 
 
 def hosted_clients(config: Mapping[str, Any], clients: int) -> list[int]:
@@ -119,33 +170,28 @@ def hosted_clients(config: Mapping[str, Any], clients: int) -> list[int]:
     [1, 4, 7]
     """
     if "clients" in config:
+        given = config["clients"]
         try:
-            numbers = sorted({int(part) for part in str(config["clients"]).split(",")})
+            numbers = sorted({int(part) for part in str(given).split(",")})
         except ValueError as error:
-            raise ConfigError(
-                f'node-config clients must be numbers such as "0,3,6", not {config["clients"]!r}'
-            ) from error
-        if not numbers or numbers[0] < 0 or numbers[-1] >= clients:
-            raise ConfigError(f"node-config clients {config['clients']!r} must be within 0 ... {clients - 1}")
+            raise ConfigError(f'node-config clients must be numbers such as "0,3,6", not {given!r}') from error
+        if numbers[0] < 0 or numbers[-1] >= clients:
+            raise ConfigError(f"node-config clients {given!r} must be within 0 ... {clients - 1}")
         return numbers
-    if "partition-id" in config and "num-partitions" in config:
-        return list(range(clients)[_partition(config)])
-    raise ConfigError(
-        'node-config must say which clients this node hosts: clients="0,3", or partition-id=0 num-partitions=4'
-    )
-
-
-def _partition(config: Mapping[str, Any]) -> slice:
-    first, step = config["partition-id"], config["num-partitions"]
-    if type(first) is not int or type(step) is not int:
-        raise ConfigError(f"partition-id and num-partitions must be whole numbers, not {first!r} and {step!r}")
-    if not 0 <= first < step:
-        raise ConfigError(f"partition-id must be 0 ... {step - 1}, as num-partitions is {step}, not {first}")
-    return slice(first, None, step)
+    if "partition-id" not in config or "num-partitions" not in config:
+        raise ConfigError(
+            'node-config must say which clients this node hosts: clients="0,3", or partition-id=0 num-partitions=4'
+        )
+    first, count = config["partition-id"], config["num-partitions"]
+    if type(first) is not int or type(count) is not int:
+        raise ConfigError(f"partition-id and num-partitions must be whole numbers, not {first!r} and {count!r}")
+    if not 0 <= first < count:
+        raise ConfigError(f"partition-id must be 0 ... {count - 1}, as num-partitions is {count}, not {first}")
+    return list(range(first, clients, count))
 
 
 def spread(data: FederatedData, hosted: tuple[int, ...], clients: int) -> FederatedData:
-    """Return data in which a node's own clients have their numbers in the federation, and the others no samples."""
+    """Return data in which the node's clients have their numbers in the federation, and other clients no samples."""
     if data.clients == clients:
         return data
     if data.clients != len(hosted):
@@ -158,12 +204,6 @@ def spread(data: FederatedData, hosted: tuple[int, ...], clients: int) -> Federa
     return replace(data, offsets=np.concatenate([[data.offsets[0]], data.offsets[0] + np.cumsum(sizes)]))
 
 
-def sample_counts(data: FederatedData, hosted: list[int], clients: int) -> list[int]:
-    """Return how many samples each of the node's clients has."""
-    own = spread(data, tuple(hosted), clients)
-    return [own.size(client) for client in hosted]
-
-
 def model_digest(task: Task) -> str:
     """Return a digest of the names, shapes and types of the model's parameters."""
     with torch.random.fork_rng(devices=[]):
@@ -172,9 +212,6 @@ def model_digest(task: Task) -> str:
     return hashlib.sha256(json.dumps(kinds).encode()).hexdigest()
 
 
-def _wants_config(builder: TaskBuilder) -> bool:
-    maker = find("task", builder) if isinstance(builder, str) else builder
-    needed = [name for name, must in parameters(maker).items() if must]
-    if len(needed) > 1:
-        raise ConfigError(f"a task builder may have one argument without a default, the node's config, not {needed}")
-    return bool(needed)
+def _safe_message(error: Exception) -> str:
+    """Return a message for the server without anybody's data: fedgbo's own messages contain none, others may."""
+    return str(error) if isinstance(error, FedGBOError) else f"{type(error).__name__}; the node's log says more"

@@ -1,4 +1,4 @@
-"""How a federation deals with what real networks do: the options of an app's configuration, and their defaults."""
+"""The options of a federation's server, and their defaults."""
 
 import math
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ class Options:
     """All times are in seconds. In an app's configuration `over_select` is written `over-select`, and so on."""
 
     deadline: float = 120.0  # for a round's updates; later ones do not count
-    quorum: float = 0.5  # of the M clients of a round, whose updates it takes; a whole number is a count
-    over_select: int = 0  # clients asked in addition; the round takes the first M good updates
-    wait: float = 120.0  # for nodes, at the start and when a round is tried again
-    min_nodes: int = 0  # with which to begin; 0: with as many as it takes to host all clients
+    quorum: float = 0.5  # share of the M clients of a round whose updates it needs; a whole number is a count
+    over_select: int = 0  # additional clients; the round uses the first M valid updates
+    wait: float = 120.0  # for nodes, at the start and when a round is retried
+    min_nodes: int = 0  # to begin with; 0: as many as are needed to host all clients
     weighted: bool = False  # mean by the clients' numbers of samples instead of the plain mean
-    max_norm: float = 100.0  # times the median of the others: an update whose norm is larger is rejected; 0: none is
+    max_norm: float = 100.0  # times the median of the others; a larger update is rejected; 0: no limit
     attempts: int = 3  # at a round, before the run stops (it can be resumed)
     poll: float = 0.1  # between looks for replies
 
@@ -36,7 +36,7 @@ class Options:
             raise ConfigError(f"quorum must be a share of at most 1.0, or a whole number, not {self.quorum!r}")
 
     def needed(self, cohort_size: int) -> int:
-        """Return how many good updates a round takes.
+        """Return how many valid updates a round needs.
 
         >>> Options(quorum=0.5).needed(5), Options(quorum=2).needed(5), Options(quorum=1.0).needed(5)
         (3, 2, 5)
@@ -47,11 +47,11 @@ class Options:
 
     @classmethod
     def names(cls) -> dict[str, str]:
-        """Return the names of the options in an app's configuration, and ours."""
+        """Map the options' names in an app's configuration to their names here."""
         return {field.name.replace("_", "-"): field.name for field in fields(cls)}
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "Options":
-        """Read the options among an app's configuration; what is not an option is passed over."""
+        """Read the options from an app's configuration; other keys are ignored."""
         names = cls.names()
         return cls(**{names[key]: value for key, value in config.items() if key in names})

@@ -1,31 +1,39 @@
-"""Any of our algorithms on Flower's nodes: what a server app runs, ours or your own."""
+"""The server side of a federation: `Strategy` runs any algorithm on Flower's nodes, `server_app` starts one."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from flwr.serverapp import Grid
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from pydantic import ValidationError
 
 from fedgbo import __version__
 from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.checks import whole
+from fedgbo.core.errors import ConfigError, unknown
 from fedgbo.core.schedule import at_round
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
-from fedgbo.engines.team import Team
-from fedgbo.flower.engine import FlowerEngine
-from fedgbo.flower.events import Events
-from fedgbo.flower.node import model_digest
+from fedgbo.experiments.request import read_request
+from fedgbo.flower.flower_engine import FlowerEngine
+from fedgbo.flower.messenger import Events
+from fedgbo.flower.node import TaskBuilder, TaskSource, build_task, model_digest
 from fedgbo.flower.options import Options
-from fedgbo.flower.order import Settings
-from fedgbo.flower.post import Post
+from fedgbo.flower.wire import Settings
 from fedgbo.runs.checkpoint import digest
-from fedgbo.runs.describe import describe
+from fedgbo.runs.config import RunConfig
+from fedgbo.runs.describe import describe, find
+from fedgbo.runs.execute import read_config
 from fedgbo.runs.loop import Callback, run
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
+
+APP_KEYS = ("run-folder", "settings", "resume", "clients")  # of an app's configuration, besides the options
 
 
 class Strategy:
@@ -34,8 +42,8 @@ class Strategy:
         strategy = fedgbo.flower.Strategy(task, fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9)))
         result = strategy.start(grid, rounds=50, out="runs/first")
 
-    The arguments are those of `fedgbo.run`, and so is the result: with the same ones, and nobody missing, bit for bit.
-    `task_settings` goes to the nodes' task builder where that takes settings.
+    The arguments are those of `fedgbo.run`. So is the result, bit for bit, if no client is missing. `task_settings` are
+    passed to the nodes' task builder if it takes settings.
     """
 
     def __init__(
@@ -63,37 +71,25 @@ class Strategy:
         config: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> Result:
-        """Run the rounds on the grid's nodes. `out` gets what `fedgbo run` writes, and events.jsonl."""
+        """Run the rounds on the grid's nodes. `out` gets the files of `fedgbo run`, and events.jsonl."""
         events = Events()
         engines: list[FlowerEngine] = []
 
-        def make(
-            task: Task,
-            algorithm: FederatedAlgorithm,
-            seed: int,
-            workers: int,
-            device: torch.device,
-            team: Team,
-            metrics: Sequence[str],
-        ) -> Engine:
-            local = engine_for(task, algorithm, seed, workers, device, team, metrics)
-            engines.append(FlowerEngine(local, Post(grid), self._settings(), self.local_steps, self.options, events))
+        def make_engine(*arguments: Any) -> Engine:
+            local = engine_for(*arguments)
+            engines.append(FlowerEngine(local, grid, self._settings(), self.local_steps, self.options, events))
             return engines[0]
 
         def tell(progress: Progress) -> None:
-            events.folder = None if out is None else Path(out)  # which is open and locked by now
+            events.folder = None if out is None else Path(out)  # open and locked by now
             report = engines[0].report
-            if report is None:
+            if not report:
                 return
-            record, seconds = progress.record, {**report.seconds, **progress.seconds}
+            seconds = {**report["seconds"], **progress.seconds}
             del seconds["training"]
-            events(
-                "done_round",
-                round=progress.ledger.round,
-                **{**vars(report), "seconds": {name: round(taken, 6) for name, taken in seconds.items()}},
-                accuracy=None if record is None else record.accuracy,
-                loss=None if record is None else record.loss,
-            )
+            rounded = {name: round(taken, 6) for name, taken in seconds.items()}
+            scores = {name: getattr(progress.record, name, None) for name in ("accuracy", "loss")}
+            events("done_round", round=progress.ledger.round, **{**report, "seconds": rounded}, **scores)
 
         try:
             result = run(
@@ -108,10 +104,10 @@ class Strategy:
                 resume=resume,
                 workers=None,
                 config=config,
-                engine_maker=make,
+                engine_maker=make_engine,
                 save_seconds=0.0,
             )
-        except BaseException as error:  # whatever ends it, those who watch are told
+        except BaseException as error:  # every end of a run is an event
             events("stopped", reason=str(error) or type(error).__name__)
             raise
         events("finished", round=result.history[-1].round, digest=digest(result.state.tensors()))
@@ -128,3 +124,79 @@ class Strategy:
             seed=self.seed,
             model=model_digest(self.task),
         )
+
+
+def server_app(task: TaskBuilder | None = None, **defaults: Any) -> ServerApp:
+    """Return a Flower app for the server: `app = fedgbo.flower.server_app(my_task)`.
+
+    Without `task`, the settings name it. The app's configuration has the keys run-folder, settings (a TOML file for
+    `fedgbo run`), resume and clients, and the options. `defaults` apply to keys that it leaves open, with underscores:
+    `server_app(my_task, deadline=600, min_nodes=4)`.
+    """
+    app, known = ServerApp(), {*APP_KEYS, *Options.names()}
+    given = {key.replace("_", "-"): value for key, value in defaults.items()}
+    for key in given:
+        if key not in known:
+            raise ConfigError(unknown("option of a server app", key, known))
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        _start(grid, task, {**given, **context.run_config})
+
+    return app
+
+
+def _start(grid: Grid, task: TaskBuilder | None, config: Mapping[str, Any]) -> None:
+    """Carry out the run that an app's configuration describes."""
+    folder = Path(config.get("run-folder", ""))
+    if not config.get("run-folder"):
+        raise ConfigError("the app's configuration must name the run's folder, e.g. run-folder=/srv/runs/first")
+    if not folder.is_absolute():
+        raise ConfigError(f"run-folder must be an absolute path on the server's machine, not '{folder}'")
+    resume = bool(config.get("resume", False)) and (folder / "run.json").exists()
+    described = _read_settings(str(config.get("settings", "")), folder if resume else None)
+    arguments = {key: value for key, value in described.task.items() if key != "name"}
+    builder = find("task", described.task["name"]) if task is None else task
+    built = _with_clients(build_task(TaskSource.of(builder, arguments, config)), config.get("clients", 0))
+    strategy = Strategy(
+        described.fitted(built),
+        described.build_algorithm(),
+        local_steps=described.build_local_steps(),
+        seed=described.seed,
+        options=Options.of(config),
+        task_settings=arguments,
+    )
+    strategy.start(
+        grid,
+        rounds=described.rounds,
+        eval_every=described.eval_every,
+        out=folder,
+        resume=resume,
+        config=described.complete().model_dump(),
+    )
+
+
+def _read_settings(name: str, resumed: Path | None) -> RunConfig:
+    """Read a run's settings: a TOML file for `fedgbo run`, a JSON file of all settings, or the resumed run's own."""
+    if not name and resumed is not None:
+        return read_config(resumed)
+    if not name:
+        raise ConfigError(
+            "the app's configuration must name the file of the run's settings, e.g. settings=/srv/my.toml"
+        )
+    file = Path(name)
+    if file.suffix != ".json":
+        return read_request(file, {}, []).resolve()[0]
+    try:
+        return RunConfig.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(f"{file} cannot be read as a run's configuration: {error}") from error
+
+
+def _with_clients(task: Task, clients: int) -> Task:
+    """Set the number of clients for a server that has no training data but a few samples to show their shape."""
+    whole("clients", clients, least=0)
+    if clients in (0, task.data.clients):
+        return task
+    offsets = np.zeros(clients + 1, dtype=np.int64)
+    return replace(task, data=replace(task.data, offsets=offsets), clients_per_round=None)

@@ -1,47 +1,228 @@
-"""States as Flower's arrays and back: the plain npy format, one copy out, none in, and nothing believed.
+"""Messages between the server and the nodes: settings and orders as JSON, states as Flower arrays in the npy format.
 
-What comes in is compared with what is expected (names, type, length) before a byte of it is used. The npy header is
-read by numpy's own parser of literals; no array is ever unpickled, and none is made that is larger than what came.
+Incoming content is compared with the expected names, types and lengths before it is used. The npy header is read by
+numpy's own literal parser; arrays are never unpickled, and no buffer larger than the received one is allocated.
 """
 
 import io
+import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, no_object_id_recompute
 from numpy.lib import format as npy
 from torch import Tensor
 
-from fedgbo.core.errors import DataError
+from fedgbo import __version__
+from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.core.state import State
 
+KEY = "fedgbo"  # of our record in a message
+ACTION = "fedgbo"  # of our messages; an app may have handlers for other actions
 STYPE = "numpy.ndarray"  # Flower's name for npy, its default
-MAX_HEADER = 1_000  # characters; a flat vector's header has about a hundred
+MAX_TEXT = 1_000_000  # characters of JSON read from a message
+MAX_HEADER = 1_000  # characters; a flat vector's npy header has about a hundred
+MAX_SAMPLES = 10**12  # that a client may report
+MAX_LOSS = 1e100  # far above any real loss; sums over clients and rounds stay finite
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run that a node needs to train its clients exactly as `fedgbo run` does."""
+
+    version: str  # of fedgbo
+    task: Mapping[str, Any]  # arguments of the task builder
+    algorithm: Mapping[str, Any]
+    clients: int  # N
+    clients_per_round: int  # M
+    batch_size: int | None
+    seed: int
+    model: str  # see `model_digest`
+
+
+@dataclass(frozen=True)
+class Order:
+    """The clients that one node trains in one round."""
+
+    round: int  # t, from 0
+    attempt: int
+    clients: list[int]
+    steps: list[int]  # K of each client
+
+
+@dataclass(frozen=True, eq=False)
+class ClientUpdate:
+    """A client's validated update."""
+
+    up: State
+    loss: float
+    samples: int
+
+
+class ClientFailed(Exception):  # noqa: N818 - reported by a client; not an error of the server
+    """A node reported that a client's training failed."""
+
+
+def to_content(settings: Settings, order: Order | None = None, down: ArrayRecord | None = None) -> RecordDict:
+    """Return the content of a message to a node: a query or, with an order and the server's state, a training round."""
+    config = ConfigRecord({"settings": json.dumps(asdict(settings))})
+    if order is not None:
+        config["order"] = json.dumps(asdict(order))
+    return RecordDict({KEY: config} if down is None else {"down": down, KEY: config})
+
+
+def to_reply(message: Message, answer: Mapping[str, Any], arrays: Mapping[str, ArrayRecord] | None = None) -> Message:
+    """Return a node's reply to a message."""
+    content = RecordDict(dict(arrays or {}))
+    content[KEY] = ConfigRecord({"answer": json.dumps(answer)})
+    return Message(content, reply_to=message)
+
+
+def settings_in(content: RecordDict) -> Settings:
+    """Return the settings in a message; raise ConfigError if they are from another version of fedgbo."""
+    found = json_in(content, "settings")
+    if (theirs := found.get("version")) != __version__:
+        raise ConfigError(f"the server has fedgbo {theirs}, this node {__version__}; install the same version on both")
+    return Settings(**found)
+
+
+def json_in(content: RecordDict, key: str) -> dict[str, Any]:
+    """Return the JSON object under a key of our record in a message; raise DataError if there is none."""
+    record = content.config_records.get(KEY) or ConfigRecord()
+    text = record.get(key)
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise DataError(f"the message has no readable '{key}'")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"'{key}' in the message is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise DataError(f"'{key}' in the message is no JSON object")
+    return found
+
+
+def read_answer(content: RecordDict, order: Order) -> Mapping[str, Any]:
+    """Return the answer's table of clients; raise DataError unless it answers this order."""
+    answer = json_in(content, "answer")
+    if (answer.get("round"), answer.get("attempt")) != (order.round, order.attempt):
+        raise DataError("the reply is for another round")
+    clients = answer.get("clients")
+    if not isinstance(clients, dict):
+        raise DataError("the reply does not say which clients it is for")
+    return clients
+
+
+def read_update(
+    content: RecordDict, about: Mapping[str, Any], client: int, names: Iterable[str], like: Tensor
+) -> ClientUpdate:
+    """Return a client's update; raise DataError if it is invalid, ClientFailed if its training failed."""
+    said = about.get(str(client))
+    if not isinstance(said, dict):
+        raise DataError("the reply does not have this client's update")
+    if "error" in said:
+        raise ClientFailed(str(said["error"])[:300])
+    loss, samples = said.get("loss"), said.get("samples")
+    if not isinstance(loss, int | float) or not abs(loss) <= MAX_LOSS:  # also true of NaN
+        raise DataError(f"its training loss is {str(loss)[:40]}")
+    if type(samples) is not int or not 0 <= samples <= MAX_SAMPLES:
+        raise DataError(f"it reports that it used {str(samples)[:40]} samples")
+    record = content.array_records.get(f"up.{client}")
+    if record is None:
+        raise DataError("the reply has no arrays for this client")
+    up = from_record(record, names, like)
+    if (name := up.not_finite()) is not None:
+        raise DataError(f"{name} has a NaN or an infinity")
+    return ClientUpdate(up, float(loss), samples)
+
+
+def absurd(updates: Mapping[int, ClientUpdate], factor: float) -> dict[int, str]:
+    """Return the clients whose updates are disproportionately large, each with the reason.
+
+    A vector's norm is compared with the median norm of the other clients' vectors of that name. This needs at least
+    three updates: of two, neither can be called the outlier.
+    """
+    found: dict[int, str] = {}
+    if factor == 0 or len(updates) < 3:
+        return found
+    vectors = {client: update.up.tensors() for client, update in updates.items()}
+    for name in next(iter(vectors.values())):
+        norms = {c: float(torch.linalg.vector_norm(own[name], dtype=torch.float64)) for c, own in vectors.items()}
+        for client, norm in norms.items():
+            usual = median(other for c, other in norms.items() if c != client)
+            if usual > 0 and norm > factor * usual:
+                reason = f"the norm of {name} is {norm:.3g}, {norm / usual:.3g} times the median of the others"
+                found.setdefault(client, reason)
+    return found
 
 
 def to_record(state: State) -> ArrayRecord:
     """Return the state's vectors by name (`params`, `stats.m`, ...)."""
-    return ArrayRecord({name: _to_array(tensor) for name, tensor in state.tensors().items()})
+    arrays = {}
+    for name, tensor in state.tensors().items():
+        values = tensor.detach().cpu().contiguous().numpy()
+        head = io.BytesIO()
+        npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(values))
+        data = b"".join((head.getvalue(), values.data))  # the only copy
+        arrays[name] = Array(dtype=str(values.dtype), shape=tuple(values.shape), stype=STYPE, data=data)
+    return ArrayRecord(arrays)
 
 
 def from_record(record: ArrayRecord, names: Iterable[str], like: Tensor) -> State:
-    """Return the state in a record; raise DataError unless it has just these names, each a vector as `like` is."""
+    """Return the state in a record; raise DataError unless it has exactly these names, each a vector like `like`."""
     wanted = list(names)
     missing, extra = sorted(set(wanted) - set(record)), sorted(set(record) - set(wanted))
     if missing or extra:
-        parts = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has an extra {_short(extra)}"] * bool(extra)
-        raise DataError(f"the update {' and '.join(parts)}; it must be {', '.join(wanted)}")
+        lacks = f"lacks {', '.join(missing)}" if missing else ""
+        has = f"has an extra {_short(', '.join(extra))}" if extra else ""
+        raise DataError(f"the update {' and '.join(filter(None, [lacks, has]))}; it must be {', '.join(wanted)}")
     return State.of_tensors({name: _from_array(name, record[name], like) for name in wanted})
 
 
-def wire_bytes(messages: Iterable[Message]) -> list[int]:
-    """Return the bytes that each message takes on the wire: all the pieces that Flower cuts it into.
+def _from_array(name: str, array: Array, like: Tensor) -> Tensor:
+    """Return the vector in an array without a copy; it must not be written to."""
+    kind = str(like.dtype).removeprefix("torch.")
+    if array.stype != STYPE:
+        raise DataError(f"{name} is encoded as {_short(array.stype)}, not as {STYPE}")
+    if array.dtype != kind:
+        raise DataError(f"{name} has type {_short(array.dtype)}, not {kind}")
+    if tuple(array.shape) != tuple(like.shape):
+        raise DataError(f"{name} has shape {_short(str(tuple(array.shape)))}, not {tuple(like.shape)}")
+    start = _header_length(name, array.data, np.dtype(kind), tuple(like.shape))
+    found, expected = len(array.data) - start, like.numel() * like.element_size()
+    if found != expected:
+        raise DataError(f"{name} has {found} bytes, not the {expected} of its shape")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(array.data, dtype=like.dtype, offset=start)
 
-    A piece that several messages share, as the model is, goes from the server app to the SuperLink once, and from there
-    to each node. It is counted for each.
+
+def _header_length(name: str, data: bytes, kind: np.dtype[np.generic], shape: tuple[int, ...]) -> int:
+    """Check the npy header against the expected type and shape; return its length in bytes."""
+    head = io.BytesIO(data[: MAX_HEADER + 20])
+    try:
+        version = npy.read_magic(head)
+        if version != (1, 0):
+            raise ValueError(f"npy version {version}")
+        found, fortran, stored = npy.read_array_header_1_0(head, max_header_size=MAX_HEADER)
+    except Exception as error:  # numpy also raises IndexError, TypeError and TokenError for a malformed header
+        raise DataError(f"{name} is no npy array: {_short(str(error))}") from error
+    if fortran or tuple(found) != shape or stored != kind:
+        actual = _short(f"{stored} of shape {tuple(found)}")
+        raise DataError(f"{name} is declared as {kind} of shape {shape}, but its bytes are {actual}")
+    return head.tell()
+
+
+def wire_bytes(messages: Iterable[Message]) -> list[int]:
+    """Return the bytes that each message takes on the wire: all objects that Flower splits it into.
+
+    An object that several messages share, such as the model, goes from the server app to the SuperLink once, and from
+    there to each node. It is counted for each message.
     """
     known: dict[str, int] = {}
     totals = []
@@ -53,50 +234,6 @@ def wire_bytes(messages: Iterable[Message]) -> list[int]:
     return totals
 
 
-def _to_array(tensor: Tensor) -> Array:
-    values = tensor.detach().cpu().contiguous().numpy()
-    head = io.BytesIO()
-    npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(values))
-    data = b"".join((head.getvalue(), values.data))  # the only copy
-    return Array(dtype=str(values.dtype), shape=tuple(values.shape), stype=STYPE, data=data)
-
-
-def _from_array(name: str, array: Array, like: Tensor) -> Tensor:
-    """Return the vector in an array, in the memory that it came in; nobody may write into it."""
-    kind = str(like.dtype).removeprefix("torch.")
-    if array.stype != STYPE:
-        raise DataError(f"{name} is coded as {_short([array.stype])}, not as {STYPE}")
-    if array.dtype != kind:
-        raise DataError(f"{name} has type {_short([array.dtype])}, not {kind}")
-    if tuple(array.shape) != tuple(like.shape):
-        raise DataError(f"{name} has shape {_short([str(tuple(array.shape))])}, not {tuple(like.shape)}")
-    start = _header(name, array.data, np.dtype(kind), tuple(like.shape))
-    if len(array.data) - start != like.numel() * like.element_size():
-        raise DataError(
-            f"{name} has {len(array.data) - start} bytes, not the {like.numel() * like.element_size()} of its shape"
-        )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        return torch.frombuffer(array.data, dtype=like.dtype, offset=start)
-
-
-def _header(name: str, data: bytes, kind: np.dtype[np.generic], shape: tuple[int, ...]) -> int:
-    """Check the npy header against what was promised; return where the numbers begin."""
-    head = io.BytesIO(data[: MAX_HEADER + 20])
-    try:
-        version = npy.read_magic(head)
-        if version != (1, 0):
-            raise ValueError(f"npy version {version}")
-        found, fortran, stored = npy.read_array_header_1_0(head, max_header_size=MAX_HEADER)
-    except Exception as error:  # numpy's reader raises IndexError, TypeError and TokenError too on what is no header
-        raise DataError(f"{name} is no npy array: {_short([str(error)])}") from error
-    if fortran or tuple(found) != shape or stored != kind:
-        is_really = _short([f"{stored} of shape {tuple(found)}"])
-        raise DataError(f"{name} says it is {kind} of shape {shape}, its bytes are {is_really}")
-    return head.tell()
-
-
-def _short(names: Iterable[str]) -> str:
-    """Return what came from outside in a form that fits in a log: printable, and not long."""
-    text = ", ".join(names)
+def _short(text: str) -> str:
+    """Return text from outside in a form fit for a log: printable ASCII, at most 80 characters."""
     return ascii(text[:80])[1:-1] + ("..." if len(text) > 80 else "")

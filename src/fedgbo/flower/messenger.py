@@ -1,0 +1,177 @@
+"""Sends messages to nodes, fetches their replies, and records the events of a run.
+
+A reply is matched by the id of the message that it answers, and counts at most once.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedgbo.core.errors import FederationError
+from fedgbo.flower.wire import ACTION, wire_bytes
+
+MEANINGS = {
+    0: "the client failed",
+    1: "the client app cannot be loaded",
+    2: "the client app raised an error",
+    3: "no reply in time",
+    4: "the reply is gone",
+    5: "the node is gone",
+    8: "the client app crashed",
+}  # of Flower's error codes
+GONE = 5
+PULL_SECONDS = 1.0  # to wait for one reply's objects; after that it is pulled in the background
+LOG = logging.getLogger("fedgbo.flower")
+WARNINGS = {"refused", "duplicate", "rejected", "dropped", "late", "abandoned", "stopped"}
+
+
+class Events:
+    """Writes events to the log and, once `folder` is set, to events.jsonl there, one JSON object a line.
+
+    `folder` is set when the run folder is open and locked by this run.
+    """
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+
+    def __call__(self, kind: str, **more: Any) -> None:
+        LOG.log(logging.WARNING if kind in WARNINGS else logging.INFO, "%s %s", kind, json.dumps(more))
+        if self.folder is None:
+            return
+        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "kind": kind, **more})
+        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+@dataclass(frozen=True)
+class SentMessage:
+    """A message that Flower accepted for a node."""
+
+    id: str
+    node: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply: its content, or a description of the problem."""
+
+    content: RecordDict | None
+    problem: str = ""
+    bytes: int = 0
+    gone: bool = False  # whether Flower reports that the node is gone
+
+
+class Messenger:
+    """Sends all messages of a round together, so that shared objects are sent once, and fetches replies one by one.
+
+    One by one, an unreadable reply does not affect the others. Neither does a reply that a node has announced and does
+    not deliver, for which Flower waits minutes or hours.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._pulls: dict[str, Future[list[Message]]] = {}  # unfinished, by message id
+
+    def nodes(self) -> set[int]:
+        """Return the connected nodes."""
+        with _connected():
+            return set(self._grid.get_node_ids())
+
+    def send(
+        self, kind: str, contents: Mapping[int, RecordDict], seconds: float, group: str = ""
+    ) -> dict[int, SentMessage]:
+        """Send each node its content, to be answered within `seconds`; return the messages that Flower accepted."""
+        messages = [
+            Message(content, node, f"{kind}.{ACTION}", ttl=seconds, group_id=group)
+            for node, content in contents.items()
+        ]
+        sizes = wire_bytes(messages)
+        with _connected():
+            accepted = set(self._grid.push_messages(messages))
+        return {
+            message.metadata.dst_node_id: SentMessage(message.metadata.message_id, message.metadata.dst_node_id, size)
+            for message, size in zip(messages, sizes, strict=True)
+            if message.metadata.message_id in accepted
+        }
+
+    def fetch(self, messages: Iterable[SentMessage]) -> Iterator[tuple[SentMessage, Reply]]:
+        """Yield the replies that have arrived to these messages."""
+        for message in list(messages):
+            reply = self._fetch(message)
+            if reply is not None:
+                yield message, reply
+
+    def drop(self, messages: Iterable[SentMessage]) -> None:
+        """Forget messages whose replies are no longer needed."""
+        for message in messages:
+            self._pulls.pop(message.id, None)
+
+    def _fetch(self, message: SentMessage) -> Reply | None:
+        pull = self._pulls.pop(message.id, None)
+        if pull is None:
+            pull = self._pull(message)
+            wait([pull], PULL_SECONDS)
+        if not pull.done():
+            self._pulls[message.id] = pull
+            return None
+        try:
+            with _connected():
+                return _first_reply(pull.result(), message)
+        except FederationError:
+            raise
+        except Exception as error:  # Flower assembles the reply from objects that the node made
+            return Reply(None, f"the reply cannot be read: {type(error).__name__}: {str(error)[:200]}")
+
+    def _pull(self, message: SentMessage) -> Future[list[Message]]:
+        """Pull the reply in a daemon thread, unlike an executor's: it must not keep the process from ending."""
+        future: Future[list[Message]] = Future()
+
+        def pull() -> None:
+            try:
+                future.set_result(list(self._grid.pull_messages([message.id])))
+            except BaseException as error:  # raised again by `result`
+                future.set_exception(error)
+
+        threading.Thread(target=pull, name="fedgbo-pull", daemon=True).start()
+        return future
+
+
+def _first_reply(found: Iterable[Message], to: SentMessage) -> Reply | None:
+    """Return the first reply to a message; any further one is a duplicate."""
+    first = next((message for message in found if message.metadata.reply_to_message_id == to.id), None)
+    if first is None:
+        return None
+    if first.has_error():
+        meaning = MEANINGS.get(first.error.code, f"Flower's error {first.error.code}")
+        reason = f"{meaning}: {str(first.error.reason).strip()[-300:]}"
+        return Reply(None, reason, gone=first.error.code == GONE)
+    return Reply(first.content, bytes=sum(wire_bytes([first])))
+
+
+def pause(seconds: float, until: float) -> None:
+    """Sleep, but not beyond `until` (monotonic time)."""
+    time.sleep(max(0.0, min(seconds, until - time.monotonic())))
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    """Turn a failed connection to the SuperLink into a FederationError."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise FederationError(
+            f"the connection to the SuperLink broke ({type(error).__name__}: {error}); start it, then resume the run"
+        ) from error
