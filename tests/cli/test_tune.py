@@ -1,4 +1,4 @@
-"""`fedgbo tune` as real processes: shared, killed, gone on with."""
+"""`fedgbo tune` as real processes: shared, killed, resumed."""
 
 import csv
 import json
@@ -73,7 +73,7 @@ def test_killed_and_gone_on_with(slow, tmp_path, capsys):
     trials = standing(study_of(tmp_path / "cut").get_trials())
     again = [trial for trial in trials.values() if "again" in trial.user_attrs]
     assert again
-    assert f"{len(again)} gone on with after a cut" in capsys.readouterr().out
+    assert f"{len(again)} resumed after a kill" in capsys.readouterr().out
     tune(ranges, **asked, jobs=1, to=tmp_path / "whole")
     assert trials_of(tmp_path / "cut") == trials_of(tmp_path / "whole")
     assert (tmp_path / "cut" / "preset.csv").read_text() == (tmp_path / "whole" / "preset.csv").read_text()

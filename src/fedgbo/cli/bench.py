@@ -4,8 +4,8 @@ import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
+from typer import Option
 
 from fedgbo.bench.growth import Growth, growths
 from fedgbo.bench.peers import PEERS, measure_peer
@@ -17,12 +17,12 @@ from fedgbo.runs.loop import cores
 
 
 def bench(
-    tasks: Annotated[str, typer.Option(help="Which tasks, with commas between.")] = ",".join(LEARNING_RATES),
-    seconds: Annotated[float, typer.Option(help="Of each turn, in seconds.")] = 2.0,
-    repeats: Annotated[int, typer.Option(help="Turns of each.")] = 7,
-    growth: Annotated[bool, typer.Option(help="Measure how cost grows, too.")] = True,
-    against: Annotated[str, typer.Option(help="Other frameworks to run beside, if installed: flower, pfl.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    tasks: Annotated[str, Option(help="Which tasks, with commas between.")] = ",".join(LEARNING_RATES),
+    seconds: Annotated[float, Option(help="Of each turn, in seconds.")] = 2.0,
+    repeats: Annotated[int, Option(help="Turns of each.")] = 7,
+    growth: Annotated[bool, Option(help="Measure how cost grows, too.")] = True,
+    against: Annotated[str, Option(help="Other frameworks to run beside, if installed: flower, pfl.")] = "",
+    as_json: Annotated[bool, Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Measure speed on this machine: ours, a plain PyTorch loop and the machine's own, taking turns.
 

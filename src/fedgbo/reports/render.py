@@ -1,4 +1,4 @@
-"""A table as Markdown, CSV, JSON or LaTeX, and rows of numbers as CSV; the terminal's version is in cli/paper.py."""
+"""A table as Markdown, CSV, JSON or LaTeX, and rows of numbers as CSV; the terminal's version is in cli/console.py."""
 
 import csv
 import json
