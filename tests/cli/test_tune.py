@@ -10,6 +10,7 @@ import pytest
 
 from fedgbo.cli.run import run
 from fedgbo.cli.tune import tune
+from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.tune.claims import standing
 from tests.cli.test_processes import start, wait_for
 
@@ -114,6 +115,5 @@ def test_tuning_on_the_test_set_warns(my_file, tmp_path, capsys):
     assert found["measured"] == "mean test accuracy"
     config = json.loads(next((tmp_path / "t").rglob("run.json")).read_text())["config"]
     assert config["held_out"] is None
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="unknown data to tune on 'train'"):
         tune(["lr=0.01:1"], **asked, on="train")
-    assert "unknown data to tune on 'train'" in capsys.readouterr().err

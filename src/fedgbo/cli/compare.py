@@ -12,8 +12,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import clean_errors, err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c
-from fedgbo.cli.options import new_folder, without_file, worker_count
+from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c
 from fedgbo.core.errors import RunFolderError
 from fedgbo.experiments.compare import claim, jobs_of, plan
 from fedgbo.experiments.jobs import run_jobs
@@ -25,7 +24,6 @@ from fedgbo.reports.summary import summarise
 from fedgbo.runs.files import write_atomic
 
 
-@clean_errors()
 def compare(
     algorithms: Annotated[
         list[str] | None,
@@ -41,9 +39,7 @@ def compare(
     test_samples: opt.TestSamples = None,
     lr: Annotated[float | None, Option(help="The same clients' learning rate for all.")] = None,
     jobs: opt.Jobs = None,
-    to: Annotated[
-        Path | None, Option("--out", "-o", help="Folder of the comparison. \\[default: runs/compare-<task>-<time>]")
-    ] = None,
+    to: Annotated[Path | None, opt.Out(help="The comparison's folder. \\[default: runs/compare-<task>-<time>]")] = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -58,8 +54,8 @@ def compare(
     began, quiet = time.monotonic(), quiet or as_json
     configs, notes = plan(algorithms or ["all"], seeds, shared)
     configs[0].build_task()
-    workers = worker_count(jobs)
-    folder = to or new_folder("compare", without_file(task))
+    workers = opt.worker_count(jobs)
+    folder = to or opt.new_folder("compare", task)
     todo = jobs_of(configs, folder)
     claim(folder, configs)
     if not quiet:

@@ -1,8 +1,9 @@
 """Output of the commands: results on standard output; messages, errors and progress on standard error."""
 
+import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rich.progress import Progress as Bars
 from rich.progress import Task as Bar
 from rich.table import Table as RichTable
 from rich.text import Text
+from typer.core import TyperGroup
 
 from fedgbo.core.errors import FedGBOError, MissingExtraError
 from fedgbo.experiments.jobs import Job, News
@@ -31,14 +33,15 @@ out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
-@contextmanager
-def clean_errors() -> Iterator[None]:
-    """Turn our own errors into a message and an exit code; others keep their traceback. Also a decorator."""
-    try:
-        yield
-    except FedGBOError as error:
-        say(f"[bold red]error:[/] {escape(str(error))}")
-        sys.exit(error.exit_code)
+class CleanErrors(TyperGroup):
+    """A group of commands that turns our own errors into a message and an exit code; others keep their traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FedGBOError as error:
+            say(f"[bold red]error:[/] {escape(str(error))}")
+            sys.exit(error.exit_code)
 
 
 @contextmanager
@@ -66,17 +69,26 @@ def save_chart_if_possible(draw: Callable[[], Any], path: Path, kinds: Sequence[
         return []
 
 
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    out.print_json(json.dumps(value))
+
+
 def print_whole(table: RichTable) -> None:
     """Print a table at its full width. A narrow terminal wraps the lines; nothing is cut off."""
     width = Console(width=10_000).measure(table).maximum
     Console(width=max(out.width, width), highlight=False).print(table)
 
 
-def simple_table(title: str, columns: Sequence[str], right: Sequence[str] = ()) -> RichTable:
-    """Return an empty table with a rule below its header; the columns named in `right` are right-aligned."""
+def simple_table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[str] = ()
+) -> RichTable:
+    """Return a table with a rule below its header; the columns named in `right` are right-aligned."""
     table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -177,20 +189,16 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
     latest: dict[int, News] = {}
     ended: list[int] = []
 
-    def ending(news: News) -> str:
-        ended.append(news.job)
-        how, before = escape(str(news.ended)), latest.get(news.job)
-        if news.ended == "finished" and before is None:
-            how = "was finished before"
-        elif news.ended == "finished" and before is not None:
-            how = f"{score(before.accuracy, None) or 'finished'}, {before.seconds:.1f} s"
-        return f"\\[{len(ended):>{len(str(len(jobs)))}}/{len(jobs)}] {jobs[news.job].title}: {how}"
-
     def show_line(news: News) -> None:
         if news.ended is None:
             latest[news.job] = news
-        elif not quiet:
-            err.print(ending(news))
+            return
+        ended.append(news.job)
+        how, last = escape(news.ended), latest.get(news.job)
+        if news.ended == "finished":
+            how = f"{score(last.accuracy, None) or how}, {last.seconds:.1f} s" if last else "was finished before"
+        if not quiet:
+            err.print(f"\\[{len(ended):>{len(str(len(jobs)))}}/{len(jobs)}] {jobs[news.job].title}: {how}")
 
     if quiet or not err.is_terminal:
         yield show_line
@@ -203,17 +211,15 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
 
         def show(news: News) -> None:
             show_line(news)
-            if news.ended is not None:
-                if news.job in active:
-                    bars.remove_task(active.pop(news.job))
-                done[news.job] = jobs[news.job].config.rounds
-            else:
+            if news.ended is None:
                 if news.job not in active:
                     active[news.job] = bars.add_task(f"  {jobs[news.job].title}", total=news.rounds, score="")
                 bars.update(active[news.job], completed=news.round)
                 if news.accuracy is not None:
                     bars.update(active[news.job], score=score(news.accuracy, None))
-                done[news.job] = news.round
+            elif news.job in active:
+                bars.remove_task(active.pop(news.job))
+            done[news.job] = news.round if news.ended is None else jobs[news.job].config.rounds
             bars.update(overall, completed=sum(done.values()))
 
         yield show

@@ -1,7 +1,6 @@
 """`fedgbo data`: download public files, pack them, and show a task as numbers and pictures in text."""
 
 import inspect
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import clean_errors, err, out, quantity
+from fedgbo.cli.console import err, out, print_json, quantity
 from fedgbo.core.errors import ConfigError, DataError, unknown
 from fedgbo.data.characters import decode
 from fedgbo.data.fetch import fetch as download
@@ -41,7 +40,6 @@ DataFolder = Annotated[
 
 
 @app.command()
-@clean_errors()
 def prepare(
     task: Annotated[str, Argument(help="cifar100, femnist, sent140 or shakespeare.")],
     origin: Annotated[Path, Option("--from", help="A file, archive or folder in one of the public formats.")],
@@ -74,7 +72,6 @@ def prepare(
 
 
 @app.command()
-@clean_errors()
 def info(
     task: Annotated[str, Argument(help="Any task's name, or my_file.py:function.")],
     data: DataFolder = None,
@@ -93,7 +90,7 @@ def info(
         files = save_chart(skew_chart(skew, f"{task}: labels by client"), picture)
         numbers["pictures"] = [str(file) for file in files]
     if as_json:
-        out.print_json(json.dumps(numbers))
+        print_json(numbers)
         return
     _print_numbers(numbers)
     if skew is not None:
@@ -106,7 +103,6 @@ def info(
 
 
 @app.command()
-@clean_errors()
 def fetch(
     task: Annotated[str, Argument(help="cifar100, femnist, sent140 or shakespeare.")],
     name: Annotated[str | None, Option("--source", help="Which of the task's public files.")] = None,
@@ -159,17 +155,14 @@ def _show_samples(samples: Samples, rows: Array, vocabulary: Array | None) -> Te
     if isinstance(samples, WindowSamples):
         lines = [f"{decode(x.numpy())!r} -> {decode(y.reshape(1).numpy())!r}" for x, y in pairs]
     elif isinstance(samples, SparseSamples):
-        lines = [f"{_words(x.numpy(), vocabulary)} -> {int(y)}" for x, y in pairs]
+        features = [x[x[:, 1] > 0, 0].int().tolist() for x in inputs]  # those that a sample has
+        words = [" ".join(f"#{i}" if vocabulary is None else str(vocabulary[i]) for i in used) for used in features]
+        lines = [f"{text} -> {int(y)}" for text, y in zip(words, targets, strict=True)]
     elif inputs.ndim == 4 and inputs.shape[1] in (1, 3):
         return _images(inputs.numpy(), [str(int(y)) for y in targets])
     else:
         lines = [f"{tuple(x.shape)} -> {y.tolist()}" for x, y in pairs]
     return Text("\n".join(lines))
-
-
-def _words(pairs: Array, vocabulary: Array | None) -> str:
-    used = pairs[pairs[:, 1] > 0, 0].astype(int)
-    return " ".join(f"#{i}" if vocabulary is None else str(vocabulary[i]) for i in used)
 
 
 def _images(images: Array, labels: list[str]) -> Text:
@@ -184,11 +177,8 @@ def _images(images: Array, labels: list[str]) -> Text:
     for y in range(0, grey.shape[2], 2):
         for image in grey:
             for x in range(width):
-                text.append("▀", Style(color=_colour(image[:, y, x]), bgcolor=_colour(image[:, y + 1, x])))
+                upper, lower = (Color.from_rgb(*map(float, image[:, row, x])) for row in (y, y + 1))
+                text.append("▀", Style(color=upper, bgcolor=lower))
             text.append(" ")
         text.append("\n")
     return text
-
-
-def _colour(pixel: Array) -> Color:
-    return Color.from_rgb(*(float(value) for value in pixel))

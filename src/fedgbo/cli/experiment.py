@@ -7,27 +7,14 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import (
-    clean_errors,
-    err,
-    many_runs,
-    out,
-    plain_table,
-    rich_table,
-    save_chart_if_possible,
-    show_table,
-    stopped_by_ctrl_c,
-    table_notes,
-)
-from fedgbo.cli.options import check_output, worker_count
+from fedgbo.cli.console import err, many_runs, out, plain_table, save_chart_if_possible, show_table, stopped_by_ctrl_c
 from fedgbo.core.errors import DivergenceError, RunFolderError
 from fedgbo.experiments.changes import Changes
 from fedgbo.experiments.experiment import Experiment, read_experiment
@@ -38,26 +25,24 @@ from fedgbo.experiments.paper.measured import paper_experiment
 from fedgbo.experiments.paper.table4 import table4
 from fedgbo.experiments.paper.table5 import table5
 from fedgbo.experiments.shelf import State
-from fedgbo.experiments.summary import Section, sections, summary_table, without_accuracy
+from fedgbo.experiments.summary import sections, summary_table, without_accuracy
 from fedgbo.experiments.survey import Place, Results, clear, heading, results, survey
 from fedgbo.reports.chart import bands
-from fedgbo.reports.curves import Curve, curve, curves_csv
+from fedgbo.reports.curves import curve, curves_csv
 from fedgbo.reports.panels import panel_chart
 from fedgbo.reports.render import FILES, RENDERERS
 from fedgbo.reports.table import Table
 from fedgbo.runs.files import write_atomic
 
-Overrides = Annotated[
-    list[str] | None, Argument(metavar="KEY=VALUE", help="Settings for all runs; they override the file's.")
-]
+Overrides = Annotated[opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs; they override the file's.")]
 Out = Annotated[Path, Option("--out", "-o", help="Folder of all runs, tables and pictures.")]
 Scale = Annotated[float, Option(help="Shorten everything: 0.1 is a tenth of the rounds and seeds.")]
 DryRun = Annotated[bool, Option("--dry-run", help="List the runs and their states; run nothing.")]
-Names = list[str] | None
-Present = Callable[[Results, Experiment, Path], None]  # shows and saves the results of a paper's figure or table
+Output = Annotated[Path | None, opt.Output(help="A file to write instead of the terminal.")]
+StandIns = Annotated[bool, Option("--stand-ins", help="Synthetic data of the same shape, without any files.")]
+Format = StrEnum("Format", ["TEXT", "MARKDOWN", "CSV", "JSON", "LATEX"])
 
 
-@clean_errors()
 def experiment(
     file: Annotated[Path, Argument(metavar="FILE.toml", help="What to run; docs/experiments.md has the format.")],
     overrides: Overrides = None,
@@ -79,19 +64,22 @@ def experiment(
     made = sections(found)
     if any(section.groups for section in made):
         _show_results_table(lambda *_: summary_table(made, asked.name, heading(asked, found)), found, asked, to)
+        curves = [
+            curve(group.runs, lambda record: record.accuracy, row=section.title, column="", series=group.label)
+            for section in made
+            for group in section.groups
+        ]
         names = ("runs", "column", "algorithm", "accuracy")
-        _save_figure(Figure("", lambda _: _accuracy_curves(made), "test accuracy (%)", 100, names), found, asked, to)
+        _save_figure(Figure("", lambda _: curves, "test accuracy (%)", 100, names), found, asked, to)
     if left := without_accuracy(found):
         command = f"fedgbo report {shlex.quote(str(to / 'runs'))} -o report.html"
-        out.print(
-            escape(f"{len(left)} runs have no accuracy: their task has no metric; see their loss with: {command}")
-        )
+        out.print(escape(f"{len(left)} runs have no accuracy: their task has no metric; for their loss: {command}"))
     _end(asked, found)
 
 
 def _carry_out(experiment: Experiment, to: Path, jobs: int | None, *, dry_run: bool, quiet: bool) -> Results | None:
     """Run what is missing and return the results of all runs; None with `dry_run`."""
-    workers = worker_count(jobs)
+    workers = opt.worker_count(jobs)
     places = survey(experiment, to)
     if dry_run:
         for place in places:
@@ -122,14 +110,6 @@ def _tally(places: Sequence[Place]) -> str:
     return f"{len(places)} runs: {there}"
 
 
-def _accuracy_curves(made: Sequence[Section]) -> list[Curve]:
-    return [
-        curve(group.runs, lambda record: record.accuracy, row=section.title, column="", series=group.label)
-        for section in made
-        for group in section.groups
-    ]
-
-
 def _show_results_table(
     make: Callable[[Results, Experiment], Table], found: Results, asked: Experiment, to: Path
 ) -> None:
@@ -145,10 +125,7 @@ def _save_figure(figure: Figure, found: Results, asked: Experiment, to: Path) ->
     curves = figure.curves(found)
     _write(to / f"{asked.file_name}-curves.csv", curves_csv(curves, heading(asked, found), figure.names))
     said = [*asked.words, *found.lacking, bands(max(line.seeds for line in curves))]
-
-    def draw() -> Any:
-        return panel_chart(curves, asked.title, said, figure.value, figure.factor)
-
+    draw = partial(panel_chart, curves, asked.title, said, figure.value, figure.factor)
     for file in save_chart_if_possible(draw, to / asked.file_name, ("png", "svg", "pdf")):
         out.print(f"wrote {escape(str(file))}")
 
@@ -173,60 +150,43 @@ def _end(experiment: Experiment, found: Results) -> None:
         sys.exit(DivergenceError.exit_code)
 
 
-class Format(StrEnum):
-    """Output format of a table."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    CSV = "csv"
-    JSON = "json"
-    LATEX = "latex"
-
-
 def _table_command(make: Callable[[], Table]) -> Callable[..., None]:
     """Return the command for a table that is computed without runs."""
 
-    @clean_errors()
     def command(
         style: Annotated[Format, Option("--format", "-f", help="The output format.")] = Format.TEXT,
-        output: Annotated[
-            Path | None, Option("--output", "-o", help="A file to write instead of the terminal.")
-        ] = None,
+        output: Output = None,
     ) -> None:
-        table, console = make(), Console()
-        if style is Format.TEXT and output is None and console.is_terminal:
-            console.print(rich_table(table), *table_notes(table), sep="\n")
-            return
+        table = make()
         text = plain_table(table) if style is Format.TEXT else RENDERERS[style](table)
-        if output is None:
-            typer.echo(text, nl=False)
-        else:
-            check_output(output)
+        if output is not None:
+            opt.check_output(output)
             _write(output, text)
+        elif style is Format.TEXT and out.is_terminal:
+            show_table(table)
+        else:
+            typer.echo(text, nl=False)
 
     command.__doc__ = make.__doc__
     return command
 
 
-def _runs_command(name: str, about: str, present: Present) -> Callable[..., None]:
+def _runs_command(name: str, about: str, present: Callable[[Results, Experiment, Path], None]) -> Callable[..., None]:
     """Return the command for a figure or table that is made of runs."""
 
-    @clean_errors()
     def command(
         overrides: Overrides = None,
-        tasks: Annotated[Names, Option(help="Only these tasks, e.g. cifar100,sent140.")] = None,
-        optimisers: Annotated[Names, Option(help="Only these optimisers, e.g. sgdm,adam.")] = None,
+        tasks: Annotated[opt.Texts, Option(help="Only these tasks, e.g. cifar100,sent140.")] = None,
+        optimisers: Annotated[opt.Texts, Option(help="Only these optimisers, e.g. sgdm,adam.")] = None,
         scale: Scale = 1.0,
-        stand_ins: Annotated[
-            bool, Option("--stand-ins", help="Synthetic data of the same shape, without any files.")
-        ] = False,
+        stand_ins: StandIns = False,
         to: Out = Path("runs/paper"),
         jobs: opt.Jobs = None,
         dry_run: DryRun = False,
         quiet: opt.Quiet = False,
     ) -> None:
         changes = Changes(scale, stand_ins, tuple(overrides or ()))
-        asked = paper_experiment(name, changes, _listed(tasks), _listed(optimisers))
+        asked = paper_experiment(name, changes, opt.comma_list(tasks), opt.comma_list(optimisers))
         found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
         if found is None:
             return
@@ -238,15 +198,6 @@ def _runs_command(name: str, about: str, present: Present) -> Callable[..., None
 
     command.__doc__ = f"{about}\n\nRuns what is missing in --out; stop it at any time and repeat the command."
     return command
-
-
-def _listed(given: Names) -> list[str]:
-    """Split lists at commas.
-
-    >>> _listed(["cifar100,Sent140", "femnist"])
-    ['cifar100', 'sent140', 'femnist']
-    """
-    return [name.strip().lower() for text in given or () for name in text.split(",") if name.strip()]
 
 
 paper = typer.Typer(

@@ -1,11 +1,9 @@
 """`fedgbo federation`: real federations on Flower, on this machine or on several, one command for each step."""
 
 import shlex
-import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,25 +11,22 @@ import typer
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import clean_errors, err, out
-from fedgbo.cli.federation_view import EventView, printable, show_digests, show_result
-from fedgbo.cli.options import new_folder, requested_run, without_file
+from fedgbo.cli.console import err, out
+from fedgbo.cli.federation_view import EventView, follow_run, printable, resumable, show_digests, show_result
 from fedgbo.core.errors import ConfigError, FederationError, unknown
 from fedgbo.experiments.request import read_request
 from fedgbo.federation.addresses import LOOPBACK, Address
 from fedgbo.federation.app import OPTIONS, SETTINGS, write_app
 from fedgbo.federation.certificates import make_certificates
-from fedgbo.federation.control import Control, control
-from fedgbo.federation.events import Event, EventFile
-from fedgbo.federation.follow import attended, follow
+from fedgbo.federation.control import control
+from fedgbo.federation.follow import attended
 from fedgbo.federation.local import LocalFolder, overrides, prepare, running, start_run
 from fedgbo.federation.node_keys import NodeFolder, make_node, read_public_key
-from fedgbo.federation.process import Process, stop
+from fedgbo.federation.process import stop
 from fedgbo.federation.server_folder import ServerFolder
 from fedgbo.federation.superlink import exposure, start_superlink
 from fedgbo.federation.supernode import start_supernode, wait_joined
 from fedgbo.federation.watch import NodeWatch
-from fedgbo.runs.config import RunConfig
 from fedgbo.runs.describe import find, parameters
 from fedgbo.runs.folder import RunFolder
 
@@ -39,12 +34,7 @@ USER_OPTIONS = {key: OPTIONS[key] for key in OPTIONS if key not in ("run-folder"
 
 FederationOptions = Annotated[
     list[str] | None,
-    Option(
-        "--option",
-        "-c",
-        metavar="KEY=VALUE",
-        help=f"Of the federation: {', '.join(USER_OPTIONS)}; may be repeated.",
-    ),
+    Option("--option", "-c", metavar="KEY=VALUE", help=f"Of the federation: {', '.join(USER_OPTIONS)}; repeatable."),
 ]
 Check = Annotated[bool, Option(help="Do the run without a federation too, and compare the results.")]
 RunningServer = Annotated[Path, Argument(metavar="SERVER", help="The server's folder; its server must run.")]
@@ -58,7 +48,6 @@ app = typer.Typer(
 
 
 @app.command()
-@clean_errors()
 def up(
     items: opt.Items = None,
     task: opt.Task = None,
@@ -67,12 +56,10 @@ def up(
     preset: opt.Preset = None,
     rounds: opt.Rounds = None,
     seed: opt.Seed = None,
-    nodes: Annotated[
-        int | None, Option(help="How many; node i of n hosts the clients c with c mod n = i. \\[default: 3]")
-    ] = None,
+    nodes: Annotated[int | None, Option(help="How many; node i of n hosts clients i, i+n, ... \\[default: 3]")] = None,
     option: FederationOptions = None,
     check: Check = False,
-    to: Annotated[Path | None, Option("--out", "-o", help="The federation's folder. \\[default: runs/<name>]")] = None,
+    to: Annotated[Path | None, opt.Out(help="The federation's folder. \\[default: runs/<name>]")] = None,
     resume: Annotated[Path | None, Option(help="Resume the federation in this folder.")] = None,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -82,31 +69,30 @@ def up(
     """
     flags = _flags(task, algorithm, optimiser, preset, rounds, seed)
     if resume is None:
-        config = requested_run(items, flags, quiet)
-        path = to or new_folder("federation", without_file(config.task["name"]), config.label)
+        config = opt.requested_run(items, flags, quiet)
+        path = to or opt.new_folder("federation", config.task["name"], config.label)
         folder = prepare(path, config, 3 if nodes is None else nodes, options_of(option))
     else:
         if items or option or any(flag is not None for flag in (*flags.values(), nodes, to)):
             raise ConfigError("--resume uses the settings that the federation has; give it alone")
         folder = LocalFolder(resume.absolute())
-        config = _settings(folder.app / SETTINGS)
+        config = read_request(folder.app / SETTINGS, {}, []).resolve()[0]
 
-    def logs() -> str:
+    def logs() -> list[str]:
         files = ", ".join(str(log) for log in (folder.log, folder.server.log) if log.exists())
-        return f"\nlogs: {files}; each node's: {folder.path}/node-*/node.log"
+        return [f"logs: {files}; each node's: {folder.path}/node-*/node.log"]
 
     tell: Callable[[str], None] = (lambda text: None) if quiet else err.print
     again = shlex.join(["fedgbo", "federation", "up", "--resume", str(folder.path)])
-    with _resumable(lambda: again), _noted(logs), running(folder, tell) as federation:
+    with resumable(lambda: again, logs), running(folder, tell) as federation:
         number = start_run(folder, federation)
         view = EventView(config.rounds, federation.names)
         with attended(federation.control, number, folder.log):
-            _follow(federation.control, number, folder.run, None if quiet else view, federation.processes)
+            follow_run(federation.control, number, folder.run, None if quiet else view, federation.processes)
     show_result(folder.run, check)
 
 
 @app.command()
-@clean_errors()
 def new(
     folder: Annotated[Path, Argument(metavar="DIR", help="The app's folder, to be made.")],
     items: opt.Items = None,
@@ -122,7 +108,7 @@ def new(
 
     A task of your own, my_file.py:function, is copied into task.py, which the server sends to the nodes.
     """
-    config = requested_run(items, _flags(task, algorithm, optimiser, preset, rounds, seed))
+    config = opt.requested_run(items, _flags(task, algorithm, optimiser, preset, rounds, seed))
     settings = write_app(folder, config, options_of(option))
     out.print(printable(folder))
     needed = [key for key, must in parameters(find("task", config.task["name"])).items() if must]
@@ -132,12 +118,9 @@ def new(
 
 
 @app.command()
-@clean_errors()
 def certs(
     folder: Annotated[Path, Argument(metavar="SERVER", help="The server's folder.")],
-    host: Annotated[
-        list[str] | None, Option(help="A name or IP address that nodes call the server by; may be repeated.")
-    ] = None,
+    host: Annotated[opt.Texts, Option(help="A name or IP address that nodes call the server by; repeatable.")] = None,
     days: Annotated[int, Option(help="How long the server's certificate is valid.")] = 365,
 ) -> None:
     """Make the server's certificate and the authority that signs it. On the server, once."""
@@ -147,7 +130,6 @@ def certs(
 
 
 @app.command()
-@clean_errors()
 def key(
     folder: Annotated[Path, Argument(metavar="NODE", help="The node's folder; its name is the node's.")],
 ) -> None:
@@ -158,7 +140,6 @@ def key(
 
 
 @app.command()
-@clean_errors()
 def register(
     folder: RunningServer,
     keys: Annotated[list[Path], Argument(metavar="KEY.pub...", help="Nodes' public keys.")],
@@ -174,7 +155,6 @@ def register(
 
 
 @app.command()
-@clean_errors()
 def serve(
     folder: Annotated[Path, Argument(metavar="SERVER", help="The server's folder, with its certificates.")],
     host: Annotated[str, Option(help="The address to listen on; 0.0.0.0 for all of them.")] = LOOPBACK,
@@ -200,7 +180,6 @@ def serve(
 
 
 @app.command()
-@clean_errors()
 def join(
     address: Annotated[str, Argument(metavar="HOST:PORT", help="The server.")],
     node: Annotated[Path, Option(help="The node's folder, with its key.")],
@@ -232,11 +211,10 @@ def join(
 
 
 @app.command()
-@clean_errors()
 def run(
     server: RunningServer,
     app: Annotated[Path, Argument(metavar="APP", help="The app's folder, from `fedgbo federation new`.")],
-    to: Annotated[Path | None, Option("--out", "-o", help="The run's folder. \\[default: runs/<name>]")] = None,
+    to: Annotated[Path | None, opt.Out(help="The run's folder. \\[default: runs/<name>]")] = None,
     resume: Annotated[Path | None, Option(help="Resume the run in this folder.")] = None,
     option: FederationOptions = None,
     check: Check = False,
@@ -247,8 +225,8 @@ def run(
     if resume is not None and to is not None:
         raise ConfigError("give --out for a new run or --resume for one that was begun, not both")
     settings = app / SETTINGS
-    config = _settings(settings)
-    folder = (resume or to or new_folder("federation", app.name)).absolute()
+    config, _ = read_request(settings, {}, []).resolve()
+    folder = (resume or to or opt.new_folder("federation", app.name)).absolute()
     if resume is not None:
         RunFolder.open(folder)
     elif (folder / "run.json").exists():
@@ -261,16 +239,17 @@ def run(
         words += [word for text in option or [] for word in ("-c", text)]
         return shlex.join([*words, "--insecure"] if insecure else words)
 
-    with _resumable(again), control(place.address(), None if insecure else place.ca) as to_server:
+    logs: list[str] = []
+    with resumable(again, lambda: logs), control(place.address(), None if insecure else place.ca) as to_server:
         number = to_server.start(app.absolute(), overrides(settings, folder, options_of(option)))
         log = place.path / f"run-{number}.log"
-        with _noted(lambda: f"; log: {log}"), attended(to_server, number, log):
-            _follow(to_server, number, folder, None if quiet else EventView(config.rounds))
+        logs.append(f"log: {log}")
+        with attended(to_server, number, log):
+            follow_run(to_server, number, folder, None if quiet else EventView(config.rounds))
     show_result(folder, check)
 
 
 @app.command()
-@clean_errors()
 def digest(
     folder: Annotated[Path, Argument(metavar="FOLDER", help="What `up` or `run` wrote, or a run's folder.")],
     simulate: Annotated[bool, Option(help="Also do the same run without a federation, and compare.")] = True,
@@ -287,6 +266,7 @@ def options_of(given: list[str] | None) -> dict[str, Any]:
     >>> options_of(["deadline=30", "weighted=true"])
     {'deadline': 30, 'weighted': True}
     """
+    kinds = {bool: "true or false", int: "a whole number", float: "a number"}
     found: dict[str, Any] = {}
     for text in given or []:
         name, equals, value = text.partition("=")
@@ -294,21 +274,14 @@ def options_of(given: list[str] | None) -> dict[str, Any]:
             raise ConfigError(f"'{text}' must be key=value, e.g. deadline=60")
         if name not in USER_OPTIONS:
             raise ConfigError(unknown("option", name, USER_OPTIONS))
-        found[name] = _as(name, value, USER_OPTIONS[name])
-    return found
-
-
-def _as(key: str, value: str, default: Any) -> Any:
-    """Return a value of the same type as the default."""
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = None
-    kind = bool if isinstance(default, bool) else int if isinstance(default, int) else int | float
-    if not isinstance(parsed, kind) or (kind is not bool and isinstance(parsed, bool)):
-        wanted = "true or false" if kind is bool else "a whole number" if kind is int else "a number"
-        raise ConfigError(f"{key} must be {wanted}, not '{value}'")
-    return parsed  # int and float stay distinct: a quorum of 1 is one client, 1.0 is all of them
+        kind = type(USER_OPTIONS[name])
+        try:
+            found[name] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[name] = None
+        if type(found[name]) not in ((int, float) if kind is float else (kind,)):
+            raise ConfigError(f"{name} must be {kinds[kind]}, not '{value}'")
+    return found  # int and float stay distinct: a quorum of 1 is one client, 1.0 is all of them
 
 
 def _node_config(clients: str | None, extra: list[str] | None) -> dict[str, str | int | float | bool]:
@@ -331,46 +304,5 @@ def _flags(*values: str | int | None) -> dict[str, Any]:
     return dict(zip(("task", "algorithm", "optimiser", "preset", "rounds", "seed"), values, strict=True))
 
 
-def _settings(file: Path) -> RunConfig:
-    return read_request(file, {}, []).resolve()[0]
-
-
 def _quoted(path: Path) -> str:
     return printable(shlex.quote(str(path)))
-
-
-def _follow(
-    to_server: Control, number: int, folder: Path, view: EventView | None, processes: Sequence[Process] = ()
-) -> None:
-    """Show the run's events until it ends; raise if it did not complete."""
-
-    def show(event: Event) -> None:
-        if view is not None and (line := view.line(event)) is not None:
-            err.print(line)
-
-    def lost(process: Process) -> None:
-        err.print(f"[yellow]{process.name} is gone;[/] {printable(process.last_words())}")
-
-    ending = follow(to_server, number, EventFile(folder, skip=True), show, processes, lost)
-    if not ending.completed:
-        raise FederationError(f"the run did not finish: {ending.reason}")
-
-
-@contextmanager
-def _resumable(again: Callable[[], str]) -> Iterator[None]:
-    """After a failure or Ctrl-C, print the command that resumes the run."""
-    try:
-        with _noted(lambda: f"\nresume with: {again()}"):
-            yield
-    except KeyboardInterrupt:
-        err.print(f"stopped; resume with: {printable(again())}")
-        sys.exit(130)
-
-
-@contextmanager
-def _noted(note: Callable[[], str]) -> Iterator[None]:
-    """Add a note to the message of a federation's error."""
-    try:
-        yield
-    except FederationError as error:
-        raise FederationError(f"{error}{note()}") from error

@@ -1,15 +1,20 @@
-"""The events of a federation in sentences, and the end of its runs: score, folder and digests."""
+"""How a federation's run is followed: its events in sentences, how to resume it, its score and digests."""
 
-import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from fedgbo.cli.console import out, quantity, score
+from fedgbo.cli.console import err, out, print_json, quantity, score
+from fedgbo.core.errors import FederationError
+from fedgbo.federation.control import Control
 from fedgbo.federation.digests import digest_of, simulated
-from fedgbo.federation.events import Event
+from fedgbo.federation.events import Event, EventFile
+from fedgbo.federation.follow import follow
+from fedgbo.federation.process import Process
 from fedgbo.runs.folder import RunFolder
 
 MOST_LISTED = 12  # clients in a sentence
@@ -93,6 +98,35 @@ def _bytes(count: int | None) -> str:
     return "?" if count is None else quantity(count, "B", 1024)
 
 
+def follow_run(
+    to_server: Control, number: int, folder: Path, view: EventView | None, processes: Sequence[Process] = ()
+) -> None:
+    """Show the run's events until it ends; raise if it did not complete."""
+
+    def show(event: Event) -> None:
+        if view is not None and (line := view.line(event)) is not None:
+            err.print(line)
+
+    def lost(process: Process) -> None:
+        err.print(f"[yellow]{process.name} is gone;[/] {printable(process.last_words())}")
+
+    ending = follow(to_server, number, EventFile(folder, skip=True), show, processes, lost)
+    if not ending.completed:
+        raise FederationError(f"the run did not finish: {ending.reason}")
+
+
+@contextmanager
+def resumable(again: Callable[[], str], logs: Callable[[], list[str]]) -> Iterator[None]:
+    """After a failure or Ctrl-C, print the command that resumes the run; after a failure also where the logs are."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"stopped; resume with: {printable(again())}")
+        sys.exit(130)
+    except FederationError as error:
+        raise FederationError("\n".join([str(error), *logs(), f"resume with: {again()}"])) from error
+
+
 def show_result(run: Path, check: bool) -> None:
     """Print a run's score, folder and digest; with `check` also the digest of `fedgbo run`."""
     last = RunFolder.open(run).records()[-1]
@@ -107,7 +141,7 @@ def show_digests(run: Path, simulate: bool, as_json: bool = False) -> None:
         digests["fedgbo run"] = simulated(run)
     same = len(set(digests.values())) == 1
     if as_json:
-        out.print_json(json.dumps({**digests, "same": same}))
+        print_json({**digests, "same": same})
     else:
         width = max(map(len, digests))
         out.print(*(f"{name:<{width}}  {value}" for name, value in digests.items()), sep="\n")

@@ -1,7 +1,6 @@
 """The command `fedgbo`, and `fedgbo list`."""
 
 import inspect
-import json
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from fedgbo.cli import data, federation, theory
 from fedgbo.cli import options as opt
 from fedgbo.cli.bench import bench
 from fedgbo.cli.compare import compare
-from fedgbo.cli.console import clean_errors, out, print_whole
+from fedgbo.cli.console import CleanErrors, out, print_json, print_whole
 from fedgbo.cli.experiment import experiment, paper
 from fedgbo.cli.report import report, watch
 from fedgbo.cli.run import resume, run
@@ -28,6 +27,7 @@ from fedgbo.runs.together import refuse_team, started_as_team
 
 app = typer.Typer(
     name="fedgbo",
+    cls=CleanErrors,
     help="Federated learning that converges in a fraction of the communication rounds.",
     no_args_is_help=True,
     add_completion=False,
@@ -40,7 +40,6 @@ for _command in (run, resume, compare, experiment, tune, report, watch, bench):
 
 
 @app.command("list")
-@clean_errors()
 def list_everything(as_json: opt.Json = False) -> None:
     """Show the tasks, algorithms, optimisers, objective terms, schedules and presets that can be named."""
     found = {
@@ -54,7 +53,7 @@ def list_everything(as_json: opt.Json = False) -> None:
         name: {"about": f"{len(presets(name))} tuned settings", "settings": []} for name in sorted(PRESETS)
     }
     if as_json:
-        out.print_json(json.dumps(found))
+        print_json(found)
         return
     for kind, entries in found.items():
         table = Table(title=f"{kind}s", title_justify="left", box=None, show_header=False, padding=(0, 2))
@@ -78,7 +77,6 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-@clean_errors()
 def start(
     context: typer.Context,
     version: Annotated[
@@ -105,19 +103,13 @@ def main() -> None:
         signal.signal(signal.SIGINT, terminated)
     try:
         app()
-    except KeyboardInterrupt:
-        _exit(130, team)
-    except SystemExit as ended:
-        _exit(ended.code, team)
-
-
-def _exit(code: object, team: bool) -> None:
-    """End the process; after a failure under torchrun at once, because torch would wait for lost connections."""
-    if team and code:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 1)
-    sys.exit(code)  # type: ignore[arg-type]
+    except (KeyboardInterrupt, SystemExit) as ended:
+        code = ended.code if isinstance(ended, SystemExit) else 130
+        if team and code:  # at once: torch would wait for lost connections
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code if isinstance(code, int) else 1)
+        sys.exit(code)
 
 
 if __name__ == "__main__":

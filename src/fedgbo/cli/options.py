@@ -1,7 +1,8 @@
 """Options that several commands share, as annotated types, and the run that they describe."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,9 @@ from fedgbo.runs.config import RunConfig
 from fedgbo.runs.loop import cores
 
 # rich reads an unescaped [default: ...] as markup and drops it: it is written with two backslashes.
+Texts = list[str] | None
 Items = Annotated[
-    list[str] | None,
-    Argument(metavar="[CONFIG.toml] [KEY=VALUE]...", help="A TOML file, and settings that override it."),
+    Texts, Argument(metavar="[CONFIG.toml] [KEY=VALUE]...", help="A TOML file, and settings that override it.")
 ]
 Task = Annotated[str | None, Option(help="A task's name, or my_file.py:function. \\[default: digits]")]
 Algorithm = Annotated[str | None, Option(help="An algorithm's name, or my_file.py:Class. \\[default: fedgbo]")]
@@ -34,6 +35,8 @@ Workers = Annotated[int | None, Option(help="Clients trained at the same time. \
 Device = Annotated[str, Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
 Jobs = Annotated[int | None, Option(help="Runs at the same time. \\[default: the cores]")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Out = partial(Option, "--out", "-o")  # the help differs between commands
+Output = partial(Option, "--output", "-o")
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress.")]
 
 
@@ -55,17 +58,17 @@ def requested_run(items: list[str] | None, flags: Mapping[str, Any], quiet: bool
 
 
 def new_folder(*names: str) -> Path:
-    """Return the default folder of a new run or search: runs/<names>-<time>."""
-    return Path("runs") / "-".join([*names, time.strftime("%Y%m%d-%H%M%S")])
+    """Return the default folder of a new run or search: runs/<names>-<time>, with file.py:function as function."""
+    return Path("runs") / "-".join([*(name.rpartition(":")[2] for name in names), time.strftime("%Y%m%d-%H%M%S")])
 
 
-def without_file(name: str) -> str:
-    """Return a task's name without the file it comes from.
+def comma_list(texts: Iterable[str] | None) -> list[str]:
+    """Split lists at commas.
 
-    >>> without_file("my_file.py:small")
-    'small'
+    >>> comma_list(["cifar100,Sent140", "femnist"])
+    ['cifar100', 'sent140', 'femnist']
     """
-    return name.rpartition(":")[2]
+    return [name.strip().lower() for text in texts or () for name in text.split(",") if name.strip()]
 
 
 def worker_count(jobs: int | None) -> int:

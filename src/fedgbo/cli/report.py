@@ -1,6 +1,5 @@
 """`fedgbo report` and `fedgbo watch`."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -15,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 from typer import Argument, Option
 
-from fedgbo.cli.console import clean_errors, err, out, print_whole, simple_table
-from fedgbo.cli.options import check_output
+from fedgbo.cli import options as opt
+from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.reports.collect import collect
 from fedgbo.reports.figures import write_figures
@@ -30,14 +29,13 @@ from fedgbo.runs.files import write_atomic
 STYLES = {"running": "green", "finished": "", "died": "bold red", "diverged": "red", "damaged": "bold red"}
 
 
-@clean_errors()
 def report(
     runs: Annotated[list[Path], Argument(help="Run folders, or folders that contain some at any depth.")],
     output: Annotated[
-        Path | None, Option("--output", "-o", help="The page. \\[default: report.html, unless other output is named]")
+        Path | None, opt.Output(help="The page. \\[default: report.html, unless other output is named]")
     ] = None,
     figures: Annotated[
-        Path | None, Option(help="A folder for the figures (PNG, SVG, PDF) and tables (Markdown, LaTeX, CSV).")
+        Path | None, Option(help="A folder for figures (PNG, SVG, PDF) and tables (Markdown, LaTeX, CSV).")
     ] = None,
     tensorboard: Annotated[Path | None, Option(help="A folder for TensorBoard's event files.")] = None,
     title: Annotated[str, Option(help="Title of the page.")] = "fedgbo report",
@@ -54,7 +52,7 @@ def report(
     if output is None and figures is None and tensorboard is None:
         output = Path("report.html")
     if output is not None:
-        check_output(output)
+        opt.check_output(output)
     found = collect(runs)
     sections = [section for section in sections_of(found.runs) if section.lines]
     for problem in [*found.problems, *(note for section in sections for note in section.notes)]:
@@ -78,7 +76,6 @@ def report(
         raise ConfigError(f"cannot write {error.filename}: {error.strerror}; choose another place") from error
 
 
-@clean_errors()
 def watch(
     folder: Annotated[Path, Argument(help="A folder that contains runs at any depth.")] = Path("runs"),
     once: Annotated[bool, Option("--once", help="Print one table and exit.")] = False,
@@ -91,7 +88,7 @@ def watch(
     """
     follower = Follower(folder)
     if as_json:
-        out.print_json(json.dumps([{**asdict(view), "path": str(view.path)} for view in follower.look()]))
+        print_json([{**asdict(view), "path": str(view.path)} for view in follower.look()])
     elif once or not out.is_terminal:
         views = follower.look()
         print_whole(_runs_table(views, folder))
@@ -118,10 +115,8 @@ def _follow(follower: Follower, folder: Path, every: float) -> None:
 
 
 def _runs_table(views: Sequence[View], folder: Path) -> Table:
-    numbers = ("seed", "round", "accuracy", "best", "s/round", "ends")
-    table = simple_table(escape(f"runs in {folder}"), ("run", "task", "algorithm", *numbers, "status"), right=numbers)
-    for view in views:
-        cells = [
+    def cells(view: View) -> list[Text]:
+        texts = [
             str(view.path.relative_to(folder)) if view.path != folder else folder.name,
             view.task,
             view.label,
@@ -132,8 +127,11 @@ def _runs_table(views: Sequence[View], folder: Path) -> Table:
             "" if view.seconds_per_round is None else f"{view.seconds_per_round:.3g}",
             "" if view.ends_at is None else _end(view.ends_at),
         ]
-        table.add_row(*map(Text, cells), Text(view.status, style=STYLES.get(view.status, "yellow")))
-    return table
+        return [*map(Text, texts), Text(view.status, style=STYLES.get(view.status, "yellow"))]
+
+    numbers = ("seed", "round", "accuracy", "best", "s/round", "ends")
+    columns = ("run", "task", "algorithm", *numbers, "status")
+    return simple_table(escape(f"runs in {folder}"), columns, map(cells, views), right=numbers)
 
 
 def _below(views: Sequence[View], hidden: int = 0) -> list[Text]:

@@ -1,6 +1,5 @@
 """`fedgbo run` and `fedgbo resume`."""
 
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -9,8 +8,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import clean_errors, one_run, out, quantity, say
-from fedgbo.cli.options import new_folder, requested_run, without_file
+from fedgbo.cli.console import one_run, out, print_json, quantity, say
 from fedgbo.core.errors import DivergenceError, RankError
 from fedgbo.costs.probe import probe
 from fedgbo.runs.checkpoint import digest
@@ -23,7 +21,6 @@ from fedgbo.runs.together import ask_leader, leads
 Hyper = partial(Option, rich_help_panel="Hyperparameters")
 
 
-@clean_errors()
 def run(
     items: opt.Items = None,
     task: opt.Task = None,
@@ -38,7 +35,7 @@ def run(
     batch_size: opt.BatchSize = None,
     test_samples: opt.TestSamples = None,
     metrics: Annotated[
-        list[str] | None, Option(help="Measure in every round: cosine, or drift (twice the work). May be repeated.")
+        opt.Texts, Option(help="Measure each round: cosine, or drift (twice the work); repeatable.")
     ] = None,
     lr: Annotated[float | None, Hyper(help="Clients' learning rate.")] = None,
     server_lr: Annotated[float | None, Hyper(help="AdaptiveFedOpt's server learning rate.")] = None,
@@ -49,7 +46,7 @@ def run(
     mu: Annotated[float | None, Hyper(help="FedProx's pull.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
-    to: Annotated[Path | None, Option("--out", "-o", help="Folder of the run. \\[default: runs/<name>-<time>]")] = None,
+    to: Annotated[Path | None, opt.Out(help="Folder of the run. \\[default: runs/<name>-<time>]")] = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -70,8 +67,8 @@ def run(
     }  # fmt: skip
 
     def ask() -> dict[str, Any]:
-        config = requested_run(items, flags, quiet or as_json)
-        folder = to or new_folder(without_file(config.task["name"]), config.label)
+        config = opt.requested_run(items, flags, quiet or as_json)
+        folder = to or opt.new_folder(config.task["name"], config.label)
         return {"config": config.model_dump(), "folder": str(folder)}
 
     asked = ask_leader(ask)
@@ -79,7 +76,6 @@ def run(
     _carry_out(config, folder, resume=False, workers=workers, device=device, as_json=as_json, quiet=quiet)
 
 
-@clean_errors()
 def resume(
     folder: Annotated[Path, Argument(help="The run's folder.")],
     rounds: Annotated[int | None, Option(help="Resume up to this many rounds instead.")] = None,
@@ -114,7 +110,7 @@ def _carry_out(
         return
     memory = len(probe(config.build_algorithm(), 1).memory) * result.params.nbytes
     if as_json:
-        out.print_json(json.dumps(_summary(result, memory, folder)))
+        print_json(_summary(result, memory, folder))
     else:
         out.print(_sentence(result, memory, folder))
 

@@ -1,6 +1,5 @@
 """`fedgbo theory`: the paper's convergence bound in numbers, and compared with measurements."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,14 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from typer import Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import clean_errors, err, out, print_whole, simple_table
+from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
 from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.theory.bound import (
-    Bound,
     Problem,
     Training,
     best_c,
@@ -46,7 +43,6 @@ COption = Annotated[float | None, Option("--c", help="C of Corollary 1. By defau
 
 
 @app.callback()
-@clean_errors()
 def bound(
     context: typer.Context,
     smoothness: Annotated[float, Option(help="L, of the gradients.")] = 1.0,
@@ -86,12 +82,12 @@ def bound(
     training = Training(beta, local_steps, rounds, step, lipschitz)
     checks = conditions(problem, training)
     if as_json:
-        out.print_json(json.dumps(_bound_json(problem, training, checks)))
+        print_json(_bound_json(problem, training, checks))
     else:
-        print_whole(_conditions_table(checks))
+        _print_conditions(checks)
     found = theorem(problem, training)  # raises if T is too small for the theorem
     if not as_json:
-        print_whole(_bound_table(problem, training, found))
+        _print_bound(problem, training)
         out.print(f"the {found.dominant} term dominates; {_rate(problem, training, fixed=lr is not None)}")
     if figure is not None:
         betas, steps = sorted({*FIGURE_BETAS, beta}), sorted({*FIGURE_STEPS, local_steps})
@@ -101,7 +97,6 @@ def bound(
 
 
 @app.command("measure")
-@clean_errors()
 def measure_command(
     beta: Annotated[list[float] | None, Option(help="β; may be repeated. By default 0 and 0.9.")] = None,
     rounds: Annotated[list[int] | None, Option(help=f"T; may be repeated. By default {ROUNDS}.")] = None,
@@ -128,11 +123,9 @@ def measure_command(
             err.print(f"β = {training.beta:g}, T = {training.rounds}, seeds: {seeds}")
         results.append(measure(quadratics, problem, training, seeds))
     if as_json:
-        out.print_json(
-            json.dumps({"problem": asdict(problem), "results": [_result_json(result) for result in results]})
-        )
+        print_json({"problem": asdict(problem), "results": [_result_json(result) for result in results]})
     else:
-        print_whole(_measured_table(problem, results))
+        _print_measured(problem, results)
     if figure is not None:
         subtitle = f"quadratics with known constants, K = {local_steps}, seeds: {seeds}"
         chart = bound_chart(measured_rows(results), "FedGBO-SGDm: measured, and Theorem 1", subtitle, points=True)
@@ -169,83 +162,78 @@ def _rate(problem: Problem, training: Training, fixed: bool) -> str:
     return f"O(1/√T): 4 times the rounds, with Corollary 1's learning rate for them, divide the bound by {ratio:.3g}"
 
 
-def _conditions_table(checks: Sequence[Condition]) -> Table:
-    table = simple_table("conditions", ("condition", "for", "value", "", "limit", "holds"), right=("value", "limit"))
-    for check in checks:
-        holds = "yes" if check.holds else "[bold red]no[/]"
-        table.add_row(check.name, check.of, f"{check.value:.4g}", check.sign, f"{check.limit:.4g}", holds)
-    return table
+def _print_conditions(checks: Sequence[Condition]) -> None:
+    rows = [
+        (c.name, c.of, f"{c.value:.4g}", c.sign, f"{c.limit:.4g}", "yes" if c.holds else "[bold red]no[/]")
+        for c in checks
+    ]
+    columns = ("condition", "for", "value", "", "limit", "holds")
+    print_whole(simple_table("conditions", columns, rows, right=("value", "limit")))
 
 
-def _bound_table(problem: Problem, training: Training, found: Bound) -> Table:
-    """Return the terms of Theorem 1, with those of Corollary 1 beside them."""
-    simple = corollary(problem, training)
+def _print_bound(problem: Problem, training: Training) -> None:
+    """Print the terms of Theorem 1, with those of Corollary 1 beside them."""
+    found, simple = theorem(problem, training), corollary(problem, training)
     title = (
         f"E ‖∇F(x_t)‖² for β = {training.beta:g}, K = {training.local_steps}, T = {training.rounds}, "
         f"learning rate η = {training.lr:.4g}, η̃ = {training.step:.4g}, T̃ = {training.effective_rounds:.6g}"
     )
-    numbers = ("Theorem 1", "share", "Corollary 1")
-    table = simple_table(title, ("term", "formula", *numbers), right=numbers)
+    rows = []
     for name, formula in FORMULAS.items():
         value = getattr(found, name)
-        table.add_row(name, formula, f"{value:.4g}", f"{value / found.total:.1%}", f"{getattr(simple, name):.4g}")
+        rows.append((name, formula, f"{value:.4g}", f"{value / found.total:.1%}", f"{getattr(simple, name):.4g}"))
+    numbers = ("Theorem 1", "share", "Corollary 1")
+    table = simple_table(title, ("term", "formula", *numbers), rows, right=numbers)
     table.add_row("bound", "their sum", f"{found.total:.4g}", "", f"{simple.total:.4g}", style="bold")
-    return table
+    print_whole(table)
 
 
-def _measured_table(problem: Problem, results: Sequence[Measurement]) -> Table:
+def _print_measured(problem: Problem, results: Sequence[Measurement]) -> None:
     values = zip(("L", "R", "G", "σ", "F(x_0) - F*"), asdict(problem).values(), strict=True)
     constants = ", ".join(f"{letter} = {value:.4g}" for letter, value in values)
     title = f"known constants: {constants}; K = {results[0].training.local_steps}; seeds: {results[0].seeds}"
     names = ("β", "T", "η", "measured\nE ‖∇F(x_t)‖²", "bound", "bound by\nmeasured", "largest gradient\n(R)",
              "largest ‖e_t‖\n(η̃ √Y)", "all hold")  # fmt: skip
-    table = simple_table(title, names, right=names)
-    for result in results:
-        training, (gradient, _, error, bound_check) = result.training, result.checks
-        failed = ", ".join(check.name for check in result.checks if not check.holds)
-        table.add_row(
-            f"{training.beta:g}",
-            str(training.rounds),
-            f"{training.lr:.3g}",
-            f"{result.measured:.4g}",
-            f"{bound_check.limit:.4g}",
-            f"{bound_check.limit / result.measured:.3g}x" if result.measured else "-",
-            f"{gradient.value:.3g} ({gradient.limit:.3g})",
-            f"{error.value:.2g} ({error.limit:.2g})",
-            f"[bold red]no: {failed}[/]" if failed else "yes",
-        )
-    return table
+    print_whole(simple_table(title, names, map(_measured_cells, results), right=names))
+
+
+def _measured_cells(result: Measurement) -> list[str]:
+    training, (gradient, _, error, bound_check) = result.training, result.checks
+    failed = ", ".join(check.name for check in result.checks if not check.holds)
+    settings = [f"{training.beta:g}", str(training.rounds), f"{training.lr:.3g}"]
+    ratio = f"{bound_check.limit / result.measured:.3g}x" if result.measured else "-"
+    assumptions = [f"{gradient.value:.3g} ({gradient.limit:.3g})", f"{error.value:.2g} ({error.limit:.2g})"]
+    holds = f"[bold red]no: {failed}[/]" if failed else "yes"
+    return [*settings, f"{result.measured:.4g}", f"{bound_check.limit:.4g}", ratio, *assumptions, holds]
 
 
 def _bound_json(problem: Problem, training: Training, checks: Sequence[Condition]) -> dict[str, Any]:
     """Return the output of `fedgbo theory --json`; "theorem" is null where the theorem does not apply."""
+    terms = ("total", "dominant")
     return {
         "problem": asdict(problem),
-        "training": _training_json(training),
+        "training": _json(training, "lr") | {"lipschitz": training.b},
         "conditions": _conditions_json(checks),
-        "theorem": _terms_json(theorem(problem, training)) if training.long_enough else None,
-        "corollary": _terms_json(corollary(problem, training)),
+        "theorem": _json(theorem(problem, training), *terms) if training.long_enough else None,
+        "corollary": _json(corollary(problem, training), *terms),
         "floor": floor(problem, training),
     }
 
 
 def _result_json(result: Measurement) -> dict[str, Any]:
     return {
-        "training": _training_json(result.training),
+        "training": _json(result.training, "lr") | {"lipschitz": result.training.b},
         "seeds": result.seeds,
         "measured": result.measured,
-        "theorem": _terms_json(result.bound),
+        "theorem": _json(result.bound, "total", "dominant"),
         "conditions": _conditions_json(result.checks),
         "holds": result.holds,
     }
 
 
-def _training_json(training: Training) -> dict[str, Any]:
-    return asdict(training) | {"lr": training.lr, "lipschitz": training.b}
-
-
-def _terms_json(terms: Bound) -> dict[str, Any]:
-    return asdict(terms) | {"total": terms.total, "dominant": terms.dominant}
+def _json(value: Any, *properties: str) -> dict[str, Any]:
+    """Return the fields of a dataclass and some of its properties."""
+    return asdict(value) | {name: getattr(value, name) for name in properties}
 
 
 def _conditions_json(checks: Sequence[Condition]) -> list[dict[str, Any]]:

@@ -17,8 +17,7 @@ from rich.status import Status
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import clean_errors, err, out, quantity, save_chart_if_possible, stopped_by_ctrl_c
-from fedgbo.cli.options import new_folder, without_file, worker_count
+from fedgbo.cli.console import err, out, print_json, quantity, save_chart_if_possible, stopped_by_ctrl_c
 from fedgbo.core.errors import ConfigError, MissingExtraError, unknown
 from fedgbo.experiments.tune.ask import plan_of
 from fedgbo.experiments.tune.folder import claim_folder
@@ -35,7 +34,6 @@ LOOK_SECONDS = 2.0  # between two looks at the study
 Search, Score = (partial(Option, rich_help_panel=panel) for panel in ("Search", "Score"))
 
 
-@clean_errors()
 def tune(
     ranges: Annotated[
         list[str] | None,
@@ -58,21 +56,17 @@ def tune(
     on: Annotated[str, Score(help="held-out: clients' held-out data; test: the test set.")] = "held-out",
     held_out: Annotated[float, Score(help="Share of each client's training samples.")] = 0.2,
     test_samples: Annotated[int | None, Score(help="Evaluate on a fixed random sample of these.")] = None,
-    eval_every: Annotated[
-        int | None, Score(help="Rounds between evaluations. \\[default: so that there are 20]")
-    ] = None,
+    eval_every: Annotated[int | None, Score(help="Rounds between evaluations. \\[default: for 20 of them]")] = None,
     rounds: Annotated[int, Option(help="Communication rounds of a run.")] = 100,
     local_steps: Annotated[int, Option(help="K, local steps of a client.")] = 10,
     clients_per_round: opt.ClientsPerRound = None,
     batch_size: opt.BatchSize = None,
     jobs: Annotated[int | None, Option(help="Trials at the same time. \\[default: the cores]")] = None,
     storage: Annotated[
-        str | None, Option(help="An Optuna URL that several machines share. \\[default: a file in --out]")
+        str | None, Option(help="An Optuna URL, for several machines. \\[default: a file in --out]")
     ] = None,
     study: Annotated[str | None, Option(help="The study's name in the storage. \\[default: from the task]")] = None,
-    to: Annotated[
-        Path | None, Option("--out", "-o", help="Folder of the search. \\[default: runs/tune-<name>-<time>]")
-    ] = None,
+    to: Annotated[Path | None, opt.Out(help="Folder of the search. \\[default: runs/tune-<name>-<time>]")] = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -94,9 +88,9 @@ def tune(
         "clients_per_round": clients_per_round, "batch_size": batch_size,
     }  # fmt: skip
     plan = plan_of(task, algorithm, optimiser, ranges or [], asked)
-    workers = worker_count(jobs)
-    label = f"{without_file(task)}-{plan.config({axis.name: axis.low for axis in plan.axes}, 0).label}"
-    folder = to or new_folder("tune", label)
+    workers = opt.worker_count(jobs)
+    label = f"{task.rpartition(':')[2]}-{plan.config({axis.name: axis.low for axis in plan.axes}, 0).label}"
+    folder = to or opt.new_folder("tune", label)
     if on == "test":
         err.print("[bold yellow]warning:[/] the test set chooses the settings, so it no longer tests them")
     began = time.monotonic()
@@ -173,7 +167,7 @@ def _report(study: "optuna.Study", plan: Plan, folder: Path, as_json: bool, seco
     write_atomic(folder / "result.json", (json.dumps(summary, indent=2) + "\n").encode())
     files = save_chart_if_possible(lambda: _chart(found, plan, measured), folder / "sensitivity")
     if as_json:
-        out.print_json(json.dumps(summary))
+        print_json(summary)
         return
     out.print(f"best: {_line(best)}")
     for warning in edges(plan, best):
