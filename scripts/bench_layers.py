@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.engines.allocator import keep_freed_memory
+from fedgbo.engines.device import keep_freed_memory
 from fedgbo.engines.layers import accelerate
-from fedgbo.engines.layers.native import library
+from fedgbo.native import library
 
 BATCH = 32
 

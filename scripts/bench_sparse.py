@@ -21,12 +21,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from fedgbo.engines.serial import SerialEngine
 from torch import nn
 from torch.nn import functional
 
 import fedgbo
-from fedgbo.engines.batches import minibatches
-from fedgbo.engines.serial import SerialEngine
+from fedgbo.engines.plain import minibatches
 from fedgbo.runs import loop
 from fedgbo.runs.round import sample
 from fedgbo.tasks.sent140 import sent140_synthetic

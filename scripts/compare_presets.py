@@ -15,12 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from fedgbo.experiments.presets import preset
-from fedgbo.experiments.tune.score import score
-from fedgbo.reports.comparison import confidence
 from fedgbo.experiments.tune.plan import score
-from fedgbo.reports.paired import confidence
-from fedgbo.runs.config import RunConfig
-from fedgbo.runs.execute import execute
+from fedgbo.reports.comparison import confidence
+from fedgbo.runs.config import RunConfig, execute
 
 FIRST_SEED = 200
 ROUNDS, EVAL_EVERY, HELD_OUT = 100, 5, 0.2

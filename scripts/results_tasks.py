@@ -9,17 +9,12 @@ from textwrap import fill
 import numpy as np
 
 from fedgbo.core.errors import RunFolderError
-from fedgbo.experiments.paper.measured import algorithm_title
-from fedgbo.experiments.paper.published import rows as published
-from fedgbo.experiments.paper.published import tasks
-from fedgbo.reports.charts import panel_chart, save_chart
-from fedgbo.reports.comparison import REMARK, ROUNDING, conclusion, cost_columns, cost_lines, percent, summarise
 from fedgbo.experiments.paper.cost_tables import printed_rows as published
 from fedgbo.experiments.paper.cost_tables import tasks
 from fedgbo.experiments.paper.from_runs import algorithm_title
-from fedgbo.reports.chart import save_chart
-from fedgbo.reports.conclusion import conclusion
-from fedgbo.reports.costs import REMARK, cost_columns, cost_lines, percent
+from fedgbo.experiments.paper.published import rows as published
+from fedgbo.reports.charts import panel_chart, save_chart
+from fedgbo.reports.comparison import REMARK, ROUNDING, conclusion, cost_columns, cost_lines, percent, summarise
 from fedgbo.reports.curves import curve
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import Line, Section, sections_of, shared_settings

@@ -173,7 +173,7 @@ def test_runs_without_a_metric_are_not_in_the_table_and_no_error(place, my_file)
     for name, tasks in (("alone", ["unmeasured"]), ("mixed", ["small", "unmeasured"])):
         (place / f"{name}.toml").write_text(f"tasks = {[f'{my_file}:{task}' for task in tasks]}\n{grid}")
         done = call(place, f"{name}.toml", "--out", place / "unmeasured")
-        assert "2 runs have no accuracy, for their task has no metric" in done.stdout.replace("\n", " ")
+        assert "2 runs have no accuracy: their task has no metric" in done.stdout.replace("\n", " ")
         assert f"fedgbo report {place / 'unmeasured' / 'runs'} -o report.html" in done.stdout.replace("\n", "")
         assert ("Best accuracy" in done.stdout) == (name == "mixed")
 

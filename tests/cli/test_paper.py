@@ -4,12 +4,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedgbo.cli.paper import app, plain
+from fedgbo.cli.console import plain_table
+from fedgbo.cli.main import app
 from fedgbo.experiments.paper import TABLES, Cell, Table
 
 
 def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    result = CliRunner().invoke(app, ["paper", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -50,17 +51,17 @@ def test_a_file_takes_the_output(tmp_path):
 
 @pytest.mark.parametrize("place", ["", "no/such/folder.csv"])
 def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
-    result = CliRunner().invoke(app, ["table6", "--output", str(tmp_path / place)])
+    result = CliRunner().invoke(app, ["paper", "table6", "--output", str(tmp_path / place)])
     assert result.exit_code == 2
     assert "cannot write there; give a file in a folder that exists" in result.stderr
 
 
 def test_an_unknown_format_is_refused():
-    assert CliRunner().invoke(app, ["table1", "--format", "yaml"]).exit_code == 2
+    assert CliRunner().invoke(app, ["paper", "table1", "--format", "yaml"]).exit_code == 2
 
 
 @pytest.mark.parametrize("title", ["FedGBO [beta]", "a[/b]"])
 def test_what_a_user_calls_his_tables_is_no_markup(title):
-    made = plain(Table("x", title, ("Accuracy [test]",), ((Cell("1"),),)))
+    made = plain_table(Table("x", title, ("Accuracy [test]",), ((Cell("1"),),)))
     assert title in made
     assert "Accuracy [test]" in made

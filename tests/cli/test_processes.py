@@ -71,7 +71,7 @@ def test_ctrl_c_leaves_a_resumable_run(command, my_file, tmp_path, number):
     process.send_signal(number)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert f"go on with: fedgbo resume {tmp_path / 'run'}" in stderr
+    assert f"resume with: fedgbo resume {tmp_path / 'run'}" in stderr
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["status"] == "interrupted"
     assert 0 < status["round"] < 400
@@ -86,7 +86,7 @@ def test_a_stopped_comparison_goes_on_where_it_was(command, my_file, tmp_path):
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
-    assert "stopped; go on by the same command with --out" in stderr
+    assert "stopped; repeat the command with --out" in stderr
     command(*args, tmp_path / "c")
     command(*args, tmp_path / "d")
     assert (tmp_path / "c" / "table.json").read_text() == (tmp_path / "d" / "table.json").read_text()

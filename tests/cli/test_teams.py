@@ -44,7 +44,7 @@ def test_killed_ranks_end_the_others_and_teams_of_other_sizes_go_on(args, tmp_pa
     assert seconds < 20
     assert [code for code, _, _ in ends] == [6, 6]
     assert "the connection to rank 1 broke: the process was killed" in ends[0][2]
-    assert f"go on, with any number of processes, with: fedgbo resume {out}" in ends[0][2]
+    assert f"resume, with any number of processes, with: fedgbo resume {out}" in ends[0][2]
     assert "Traceback" not in ends[0][2]
     assert ends[1][1:] == ("", "")
     status = RunFolder(out).status()

@@ -1,4 +1,4 @@
-"""`fedgbo tune` as real processes: shared, killed, gone on with."""
+"""`fedgbo tune` as real processes: shared, killed, resumed."""
 
 import csv
 import json
@@ -10,6 +10,7 @@ import pytest
 
 from fedgbo.cli.run import run
 from fedgbo.cli.tune import tune
+from fedgbo.core.errors import ConfigError
 from fedgbo.experiments.tune.claims import standing
 from tests.cli.test_processes import start, wait_for
 
@@ -73,7 +74,7 @@ def test_killed_and_gone_on_with(slow, tmp_path, capsys):
     trials = standing(study_of(tmp_path / "cut").get_trials())
     again = [trial for trial in trials.values() if "again" in trial.user_attrs]
     assert again
-    assert f"{len(again)} gone on with after a cut" in capsys.readouterr().out
+    assert f"{len(again)} resumed after a kill" in capsys.readouterr().out
     tune(ranges, **asked, jobs=1, to=tmp_path / "whole")
     assert trials_of(tmp_path / "cut") == trials_of(tmp_path / "whole")
     assert (tmp_path / "cut" / "preset.csv").read_text() == (tmp_path / "whole" / "preset.csv").read_text()
@@ -114,6 +115,5 @@ def test_tuning_on_the_test_set_warns(my_file, tmp_path, capsys):
     assert found["measured"] == "mean test accuracy"
     config = json.loads(next((tmp_path / "t").rglob("run.json")).read_text())["config"]
     assert config["held_out"] is None
-    with pytest.raises(SystemExit):
+    with pytest.raises(ConfigError, match="unknown data to tune on 'train'"):
         tune(["lr=0.01:1"], **asked, on="train")
-    assert "unknown data to tune on 'train'" in capsys.readouterr().err

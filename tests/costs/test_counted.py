@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedgbo.costs.counted import gradient_flops
+from fedgbo.costs.flops import gradient_flops
 
 
 def test_two_layers_by_hand():

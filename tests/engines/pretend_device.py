@@ -15,7 +15,8 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import fedgbo
 from fedgbo.data.samples import Subset
-from fedgbo.engines import measured, serial
+from fedgbo.reports.curves import measured
+from fedgbo.engines import serial
 from fedgbo.engines.serial import SerialEngine
 from fedgbo.runs import loop
 from fedgbo.tasks.digits import digits

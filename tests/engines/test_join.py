@@ -4,7 +4,8 @@ import sys
 import pytest
 
 import fedgbo
-from fedgbo.engines.join import join, started_as_team
+from fedgbo.engines.torchrun.join import join
+from fedgbo.engines.join import started_as_team
 from fedgbo.engines.team import ALONE
 from tests.engines.teams import environment
 

@@ -6,7 +6,8 @@ import torch
 import fedgbo
 from fedgbo.core.state import State
 from fedgbo.engines import mean as means
-from fedgbo.engines.mean import ExactSum, Mean
+from fedgbo.pipeline.aggregators import ExactSum
+from fedgbo.core.upload import Mean
 
 
 def wild(count, length, dtype=torch.float32, seed=0):

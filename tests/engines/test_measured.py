@@ -8,7 +8,7 @@ from torch import nn
 
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
-from fedgbo.engines.layers.native import library
+from fedgbo.native import library
 from fedgbo.engines.measured import MeasuredEngine
 from fedgbo.engines.select import engine_for
 from fedgbo.runs.checkpoint import digest

@@ -5,9 +5,11 @@ from torch import nn
 from torch.nn import functional
 
 import fedgbo
-from fedgbo.engines.batches import minibatches
+from fedgbo.engines.plain import minibatches
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.serial import SerialEngine, SimulatedClient, Work
+from fedgbo.engines.serial import SerialEngine
+from fedgbo.engines.plain import SimulatedClient
+from fedgbo.bench.contender import Work
 from tests.conftest import make_task
 
 SGD = fedgbo.SGD(lr=0.1)

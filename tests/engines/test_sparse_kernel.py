@@ -6,9 +6,10 @@ import pytest
 
 from fedgbo.core.random import name_of, permutation
 from fedgbo.engines import sparse_kernel
-from fedgbo.engines.batches import minibatches
+from fedgbo.engines.plain import minibatches
 from fedgbo.engines.sparse_kernel import geometric
-from fedgbo.engines.sparse_walk import mixed, shuffle, walk
+from fedgbo.engines.sparse_walk import mixed, shuffle
+from fedgbo.engines.plain import walk
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31, 2**63 + 5, 2**64 - 1])

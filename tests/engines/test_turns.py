@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 import fedgbo
 from fedgbo.engines.parallel import ParallelEngine
-from fedgbo.engines.serial import SerialEngine, SimulatedClient, Work
-from fedgbo.engines.turns import Cores, Turn, pauses
+from fedgbo.engines.serial import SerialEngine
+from fedgbo.engines.plain import SimulatedClient
+from fedgbo.bench.contender import Work
+from fedgbo.engines.threads import Cores, Turn, pauses
 from tests.algorithms.test_identities import example
 from tests.conftest import make_task
 

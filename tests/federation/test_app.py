@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from fedgbo.cli.federation_options import options_of
+from fedgbo.cli.federation import options_of
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.experiments.request import read_request
 from fedgbo.federation.app_folder import OPTIONS, to_toml, write_app

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedgbo.cli.federation_run import _node_config
+from fedgbo.cli.federation import _node_config
 from fedgbo.cli.main import app
 from fedgbo.federation.credentials import make_certificates, make_node
 from fedgbo.federation.monitor import digest_of, simulated
@@ -60,7 +60,7 @@ def test_certs_key_and_new_say_what_to_do_next(tmp_path):
         (
             ["up", "--resume", "nowhere", "--task", "digits"],
             2,
-            "--resume goes on with the settings that the federation has",
+            "--resume uses the settings that the federation has",
         ),
         (["up", "--nodes", "0"], 2, "nodes must be a whole number of at least 1"),
         (["up", "--nodes", "1000"], 2, "1000 nodes are too many for one machine"),
@@ -83,7 +83,7 @@ def test_the_command_to_go_on_is_one_that_goes_on(tmp_path):
     done = call("run", place, place / "app", "--out", place / "run", *options)
     assert done.exit_code == 7
     expected = ["fedgbo", "federation", "run", str(place), str(place / "app"), "--out", str(place / "run"), *options]
-    assert shlex.split(done.stderr.partition("go on with: ")[2]) == expected  # not --resume: there is no run yet
+    assert shlex.split(done.stderr.partition("resume with: ")[2]) == expected  # not --resume: there is no run yet
 
 
 def test_paths_are_printed_as_they_are(tmp_path):
@@ -106,7 +106,7 @@ def test_what_a_node_is_told_arrives_at_flower():
 
 
 def test_listening_to_the_world_comes_with_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedgbo.cli.federation_run.start_superlink", lambda *args, **more: 1 / 0)
+    monkeypatch.setattr("fedgbo.cli.federation.start_superlink", lambda *args, **more: 1 / 0)
     done = call("serve", tmp_path, "--host", "0.0.0.0")
     assert "0.0.0.0:8000 can be reached from other machines" in done.stderr
     assert "whoever reaches it can register nodes and start runs" in done.stderr
@@ -197,7 +197,7 @@ def test_new_and_run_on_a_server_that_runs(federation, task_file, tmp_path):
     assert call("digest", tmp_path / "run", "--json").exit_code == 0
     again = call("run", federation.folder.server.path, tmp_path / "app", "--out", tmp_path / "run")
     assert again.exit_code == 2
-    assert f"go on with it with --resume {tmp_path / 'run'}" in again.stderr
+    assert f"resume it with --resume {tmp_path / 'run'}" in again.stderr
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_superlink_and_server_killed_and_resumed_as_printed(task_file, tmp_path)
     assert not any(mark.alive for mark in marks)
     assert rounds_done(folder) < 3
 
-    (again,) = re.findall(r"go on with: (fedgbo .*)", err)
+    (again,) = re.findall(r"resume with: (fedgbo .*)", err)
     words = shlex.split(again)
     assert words[:3] == ["fedgbo", "federation", "up"]
     second = up(*words[3:], "--check", cwd=tmp_path)
@@ -119,7 +119,7 @@ def test_nothing_is_left_behind(task_file, tmp_path, number):
     if number == signal.SIGINT:
         # Python itself dies of SIGINT if it came while something was exec'd, as imports do; 130 for a shell, too
         assert process.returncode in (130, -signal.SIGINT), err
-        assert f"stopped; go on with: fedgbo federation up --resume {folder.path}" in err
+        assert f"stopped; resume with: fedgbo federation up --resume {folder.path}" in err
     assert not [path for path in folder.path.rglob("*.key") if path.stat().st_mode & 0o077]
 
 

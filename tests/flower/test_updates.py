@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from fedgbo.engines.serial import SerialEngine
 from flwr.app import Array
 
 import fedgbo
-from fedgbo.engines.serial import SerialEngine, Work
+from fedgbo.bench.contender import Work
 from tests.conftest import make_task
 from tests.flower.federations import GBO, QUICK, events, everyone, federate, nodes, simulate, told
 from tests.flower.grids import LocalGrid

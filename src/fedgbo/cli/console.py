@@ -1,41 +1,225 @@
-"""Where output goes: results on standard output, everything that passes by on standard error."""
+"""Output of the commands: results on standard output; messages, errors and progress on standard error."""
 
+import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
+from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.progress import Task as Bar
+from rich.table import Table as RichTable
+from rich.text import Text
+from typer.core import TyperGroup
 
-from fedgbo.core.errors import FedGBOError
+from fedgbo.core.errors import FedGBOError, MissingExtraError
+from fedgbo.experiments.jobs import Job, News
+from fedgbo.reports.charts import save_chart
+from fedgbo.reports.table import Cell, Table
 from fedgbo.reports.table import quantity as quantity
-from fedgbo.runs.together import speaks
+from fedgbo.runs.loop import Callback
+from fedgbo.runs.ranks import speaks
+from fedgbo.runs.round import Progress
+
+PLAIN_SECONDS = 10.0  # between two lines of progress where there is no terminal
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
+class CleanErrors(TyperGroup):
+    """A group of commands that turns our own errors into a message and an exit code; others keep their traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FedGBOError as error:
+            say(f"[bold red]error:[/] {escape(str(error))}")
+            sys.exit(error.exit_code)
+
+
 @contextmanager
-def clean_errors() -> Iterator[None]:
-    """Turn our own errors into a message and an exit code; others keep their traceback."""
+def stopped_by_ctrl_c(hint: str) -> Iterator[None]:
+    """On Ctrl-C, print how to resume and exit with code 130."""
     try:
         yield
-    except FedGBOError as error:
-        say(f"[bold red]error:[/] {_escaped(str(error))}")
-        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        say(f"stopped; {escape(hint)}")
+        sys.exit(130)
 
 
 def say(message: str) -> None:
-    """Print a message about how a run ended: one process of a team does it for all."""
+    """Print a message on standard error, from one process only under torchrun."""
     if speaks():
         err.print(message)
 
 
-def print_whole(table: Table) -> None:
-    """Print a table as wide as it is: what does not fit a narrow terminal is wrapped by it, not cut off by us."""
+def save_chart_if_possible(draw: Callable[[], Any], path: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Draw and save a chart and return its files; without altair, print how to install it and return no files."""
+    try:
+        return save_chart(draw(), path, kinds)
+    except MissingExtraError as error:
+        err.print(escape(str(error)))
+        return []
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    out.print_json(json.dumps(value))
+
+
+def print_whole(table: RichTable) -> None:
+    """Print a table at its full width. A narrow terminal wraps the lines; nothing is cut off."""
     width = Console(width=10_000).measure(table).maximum
     Console(width=max(out.width, width), highlight=False).print(table)
 
 
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
+def simple_table(
+    title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[str] = ()
+) -> RichTable:
+    """Return a table with a rule below its header; the columns named in `right` are right-aligned."""
+    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def show_table(table: Table) -> None:
+    """Print a result table and its notes."""
+    print_whole(rich_table(table))
+    for line in table_notes(table):
+        out.print(line)
+
+
+def rich_table(table: Table) -> RichTable:
+    """Lay out a result table for the terminal: published values beside ours, differences in colour with a footnote."""
+    grid = RichTable(title=escape(table.title), title_justify="left", show_lines=table.stacked)
+    for i, column in enumerate(table.columns):
+        numbers = any(row[i].ours[:1].isdigit() for row in table.rows)
+        grid.add_column(escape(column), justify="right" if numbers else "left")
+    previous = ""
+    for row in table.rows:
+        if table.labels > 1 and previous not in ("", row[0].ours):
+            grid.add_section()
+        previous = row[0].ours
+        grid.add_row(*(_cell(table, cell) for cell in row))
+    return grid
+
+
+def table_notes(table: Table) -> list[Text]:
+    """Return the lines below a table: the summary, the footnotes, the remarks."""
+    footnotes = [f"[{note.number}] {', '.join(note.places)}: {note.text}" for note in table.footnotes()]
+    return [Text(line) for line in (table.summary(), *footnotes, *table.remarks) if line]
+
+
+def plain_table(table: Table) -> str:
+    """Return the terminal's version of a table without colours, as wide as the table needs."""
+    width = Console(width=10_000).measure(rich_table(table)).maximum
+    console = Console(width=max(100, width), color_system=None)
+    with console.capture() as captured:
+        console.print(rich_table(table), *table_notes(table), sep="\n")
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def _cell(table: Table, cell: Cell) -> Text:
+    text = Text(cell.ours, style="bold red" if cell.differs else "bold" if cell.strong else "")
+    if cell.published is None:
+        return text
+    text.append(f"\nprinted: {cell.published}" if table.stacked else f" ({cell.published})", style="dim")
+    return text.append(f" [{table.footnote_number(cell)}]", style="bold red") if cell.differs else text
+
+
+def score(accuracy: float | None, loss: float | None) -> str:
+    """Return the accuracy or, without one, the test loss in words; empty if there is neither."""
+    if accuracy is not None:
+        return f"accuracy {accuracy:.1%}"
+    return "" if loss is None else f"test loss {loss:.4g}"
+
+
+class _Rate(ProgressColumn):
+    def render(self, bar: Bar) -> Text:
+        return Text(f"{bar.speed:.1f} rounds/s" if bar.speed else "")
+
+
+def _bars() -> Bars:
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate())
+    score_column = TextColumn("{task.fields[score]}")
+    return Bars(*columns, TimeRemainingColumn(), score_column, console=err, transient=True)
+
+
+@contextmanager
+def one_run(label: str, quiet: bool) -> Iterator[list[Callback]]:
+    """Yield the callbacks that show one run: a bar on a terminal, an occasional line elsewhere."""
+    if quiet:
+        yield []
+    elif err.is_terminal:
+        with _bars() as bars:
+            bar = bars.add_task(label, total=None, score="")
+
+            def show(progress: Progress) -> None:
+                bars.update(bar, completed=progress.ledger.round, total=progress.rounds)
+                if progress.record is not None:
+                    bars.update(bar, score=score(progress.record.accuracy, progress.record.loss))
+
+            yield [show]
+    else:
+        last = time.monotonic()
+
+        def line(progress: Progress) -> None:
+            nonlocal last
+            if progress.record is not None and time.monotonic() - last > PLAIN_SECONDS:
+                last = time.monotonic()
+                reached = score(progress.record.accuracy, progress.record.loss)
+                err.print(f"{label}: round {progress.ledger.round} of {progress.rounds}, {reached}")
+
+        yield [line]
+
+
+@contextmanager
+def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
+    """Yield the function that shows the news of many jobs: bars on a terminal, a line per ended job everywhere."""
+    latest: dict[int, News] = {}
+    ended: list[int] = []
+
+    def show_line(news: News) -> None:
+        if news.ended is None:
+            latest[news.job] = news
+            return
+        ended.append(news.job)
+        how, last = escape(news.ended), latest.get(news.job)
+        if news.ended == "finished":
+            how = f"{score(last.accuracy, None) or how}, {last.seconds:.1f} s" if last else "was finished before"
+        if not quiet:
+            err.print(f"\\[{len(ended):>{len(str(len(jobs)))}}/{len(jobs)}] {jobs[news.job].title}: {how}")
+
+    if quiet or not err.is_terminal:
+        yield show_line
+        return
+
+    with _bars() as bars:
+        overall = bars.add_task("all runs", total=sum(job.config.rounds for job in jobs), score="")
+        active: dict[int, TaskID] = {}
+        done: dict[int, int] = {}
+
+        def show(news: News) -> None:
+            show_line(news)
+            if news.ended is None:
+                if news.job not in active:
+                    active[news.job] = bars.add_task(f"  {jobs[news.job].title}", total=news.rounds, score="")
+                bars.update(active[news.job], completed=news.round)
+                if news.accuracy is not None:
+                    bars.update(active[news.job], score=score(news.accuracy, None))
+            elif news.job in active:
+                bars.remove_task(active.pop(news.job))
+            done[news.job] = news.round if news.ended is None else jobs[news.job].config.rounds
+            bars.update(overall, completed=sum(done.values()))
+
+        yield show

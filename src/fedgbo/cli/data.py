@@ -1,120 +1,118 @@
-"""`fedgbo data`: fetch public files, pack them, look at them."""
+"""`fedgbo data`: download public files, pack them, and show a task as numbers and pictures in text."""
 
 import inspect
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.color import Color
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.style import Style
+from rich.text import Text
+from typer import Argument, Option
 
-from fedgbo.cli.console import clean_errors, err, out, quantity
-from fedgbo.cli.pictures import heat_map, show_samples
+from fedgbo.cli import options as opt
+from fedgbo.cli.console import err, out, print_json, quantity
 from fedgbo.core.errors import ConfigError, DataError, unknown
 from fedgbo.data.fetch import fetch as download
 from fedgbo.data.fetch import source
 from fedgbo.data.readers import READERS
-from fedgbo.data.store import Store, data_home
-from fedgbo.reports.chart import save_chart
-from fedgbo.reports.overview import overview
-from fedgbo.reports.skew import label_skew, skew_chart
-from fedgbo.data.sources import source
-from fedgbo.data.store import Store
+from fedgbo.data.samples import Samples, SparseSamples, WindowSamples
+from fedgbo.data.shakespeare import decode
+from fedgbo.data.store import Array, Store, data_home
 from fedgbo.reports.charts import save_chart
-from fedgbo.reports.label_skew import label_skew, overview, skew_chart
+from fedgbo.reports.label_skew import Skew, label_skew, overview, skew_chart
 from fedgbo.runs.describe import build, find, parameters
 
 app = typer.Typer(no_args_is_help=True, help="Public data sets: fetch their files, pack them once, look at them.")
-Folder = Annotated[
+SHADES = " ░▒▓█"
+
+DataFolder = Annotated[
     Path | None,
-    typer.Option("--data", help="The data folder. \\[default: $FEDGBO_DATA, else ~/.cache/fedgbo]", show_default=False),
+    Option("--data", help="The data folder. \\[default: $FEDGBO_DATA, else ~/.cache/fedgbo]", show_default=False),
 ]
 
 
 @app.command()
 def prepare(
-    task: Annotated[str, typer.Argument(help="cifar100, femnist, sent140 or shakespeare.")],
-    origin: Annotated[Path, typer.Option("--from", help="A file, archive or folder in one of the public formats.")],
-    data: Folder = None,
-    fraction: Annotated[float | None, typer.Option(help="Shakespeare: share of the text for training.")] = None,
-    seed: Annotated[int | None, typer.Option(help="CIFAR-100, Sent140: of the split, where one is drawn.")] = None,
+    task: Annotated[str, Argument(help="cifar100, femnist, sent140 or shakespeare.")],
+    origin: Annotated[Path, Option("--from", help="A file, archive or folder in one of the public formats.")],
+    data: DataFolder = None,
+    fraction: Annotated[float | None, Option(help="Shakespeare: share of the text for training.")] = None,
+    seed: Annotated[int | None, Option(help="CIFAR-100, Sent140: of the split, where one is drawn.")] = None,
 ) -> None:
     """Pack a task's public files once, into the data folder.
 
-    The format is found from what lies there: CIFAR-100's pickles, binary version or TFF's HDF5; LEAF's JSON; TFF's
-    fed_emnist; Sentiment140's CSV; Gutenberg's text; each also compressed or in an archive.
+    The format is detected: CIFAR-100's pickles, binary version or TFF's HDF5; LEAF's JSON; TFF's fed_emnist;
+    Sentiment140's CSV; Gutenberg's text; each also compressed or in an archive.
     """
-    with clean_errors():
-        if task not in READERS:
-            raise ConfigError(unknown("task with public files", task, READERS))
-        if not origin.exists():
-            raise DataError(f"there is nothing at {origin}; fedgbo data fetch {task} downloads the public files")
-        told = {key: value for key, value in {"fraction": fraction, "seed": seed}.items() if value is not None}
-        accepted = inspect.signature(READERS[task]).parameters
-        for key in told:
-            if key not in accepted:
-                raise ConfigError(f"{task} takes no --{key}: its files say how they are split")
-        began = time.perf_counter()
-        packed = READERS[task](origin, **told)
-        place = data_home(data) / task
-        Store.write(place, packed.arrays, packed.meta)
-        size = sum(file.stat().st_size for file in place.iterdir())
-        clients = len(packed.arrays["train_offsets"]) - 1
-        err.print(f"{clients} clients, {quantity(size, 'B', 1024)}, {time.perf_counter() - began:.1f} s")
-        out.print(str(place))
+    if task not in READERS:
+        raise ConfigError(unknown("task with public files", task, READERS))
+    if not origin.exists():
+        raise DataError(f"there is nothing at {origin}; fedgbo data fetch {task} downloads the public files")
+    given = {key: value for key, value in {"fraction": fraction, "seed": seed}.items() if value is not None}
+    accepted = inspect.signature(READERS[task]).parameters
+    for key in given:
+        if key not in accepted:
+            raise ConfigError(f"{task} takes no --{key}: its files say how they are split")
+    began = time.perf_counter()
+    packed = READERS[task](origin, **given)
+    place = data_home(data) / task
+    Store.write(place, packed.arrays, packed.meta)
+    size = sum(file.stat().st_size for file in place.iterdir())
+    clients = len(packed.arrays["train_offsets"]) - 1
+    err.print(f"{clients} clients, {quantity(size, 'B', 1024)}, {time.perf_counter() - began:.1f} s")
+    out.print(str(place))
 
 
 @app.command()
 def info(
-    task: Annotated[str, typer.Argument(help="Any task's name, or my_file.py:function.")],
-    data: Folder = None,
-    picture: Annotated[Path | None, typer.Option(help="Write the label skew as PNG and SVG there.")] = None,
-    memory: Annotated[bool, typer.Option(help="Compare memory with each sample as a tensor of its own.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+    task: Annotated[str, Argument(help="Any task's name, or my_file.py:function.")],
+    data: DataFolder = None,
+    picture: Annotated[Path | None, Option(help="Write the label skew as PNG and SVG there.")] = None,
+    memory: Annotated[bool, Option(help="Compare memory with each sample as a tensor of its own.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Show a task: clients, samples, classes, how labels differ between clients, and some samples."""
-    with clean_errors():
-        table: dict[str, Any] = {"name": task}
-        if data is not None and "data" in parameters(find("task", task)):
-            table["data"] = data
-        built = build("task", table)
-        skew = label_skew(built.data) if built.data.train.label_range() else None
-        numbers = overview(built, skew, memory)
-        if picture is not None and skew is not None:
-            files = save_chart(skew_chart(skew, f"{task}: labels by client"), picture)
-            numbers["pictures"] = [str(file) for file in files]
-        if as_json:
-            out.print_json(json.dumps(numbers))
-            return
-        _print_numbers(numbers)
-        if skew is not None:
-            out.print("\nlabels of some clients (rows) by class (columns):")
-            out.print(heat_map(skew))
-        out.print("\nsome training samples:")
-        rows = np.linspace(0, len(built.data.train) - 1, 4).astype(int).tolist()
-        out.print(show_samples(built.data.train, rows, _vocabulary(task, data)))
+    table: dict[str, Any] = {"name": task}
+    if data is not None and "data" in parameters(find("task", task)):
+        table["data"] = data
+    built = build("task", table)
+    skew = label_skew(built.data) if built.data.train.label_range() else None
+    numbers = overview(built, skew, memory)
+    if picture is not None and skew is not None:
+        files = save_chart(skew_chart(skew, f"{task}: labels by client"), picture)
+        numbers["pictures"] = [str(file) for file in files]
+    if as_json:
+        print_json(numbers)
+        return
+    _print_numbers(numbers)
+    if skew is not None:
+        out.print("\nlabels of some clients (rows) by class (columns):")
+        out.print(_heat_map(skew))
+    out.print("\nsome training samples:")
+    rows = np.linspace(0, len(built.data.train) - 1, 4).astype(int)
+    vocabulary = Store.open(data_home(data) / task).arrays.get("vocabulary") if task == "sent140" else None
+    out.print(_show_samples(built.data.train, rows, vocabulary))
 
 
 @app.command()
 def fetch(
-    task: Annotated[str, typer.Argument(help="cifar100, femnist, sent140 or shakespeare.")],
-    name: Annotated[str | None, typer.Option("--source", help="Which of the task's public files.")] = None,
-    data: Folder = None,
+    task: Annotated[str, Argument(help="cifar100, femnist, sent140 or shakespeare.")],
+    name: Annotated[str | None, Option("--source", help="Which of the task's public files.")] = None,
+    data: DataFolder = None,
 ) -> None:
-    """Download a task's public files, checked and resumable, then say how to pack them."""
-    with clean_errors():
-        wanted = source(task, name)
-        folder = data_home(data) / "downloads" / task
-        bars = Progress(
-            TextColumn(wanted.file), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=err, transient=True
-        )
-        with bars:
-            bar = bars.add_task("download", total=wanted.size)
-            file = download(wanted, folder, progress=lambda done, total: bars.update(bar, completed=done, total=total))
-        out.print(str(file))
-        err.print(f"pack it with: fedgbo data prepare {task} --from {file}")
+    """Download a task's public files, verified and resumable, then say how to pack them."""
+    wanted = source(task, name)
+    folder = data_home(data) / "downloads" / task
+    columns = (TextColumn(wanted.file), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=err, transient=True) as bars:
+        bar = bars.add_task("download", total=wanted.size)
+        file = download(wanted, folder, progress=lambda done, total: bars.update(bar, completed=done, total=total))
+    out.print(str(file))
+    err.print(f"pack it with: fedgbo data prepare {task} --from {file}")
 
 
 def _print_numbers(n: dict[str, Any]) -> None:
@@ -137,7 +135,46 @@ def _print_numbers(n: dict[str, Any]) -> None:
         out.print(f"picture  {file}")
 
 
-def _vocabulary(task: str, data: Path | None) -> Any:
-    if task != "sent140":
-        return None
-    return Store.open(data_home(data) / task).arrays.get("vocabulary")
+def _heat_map(skew: Skew, most: int = 20) -> Text:
+    """Return a line for each client, a character for each class: darker where the client has more of it."""
+    clients, counts = skew.clients[:most], skew.counts[:most]
+    levels = np.ceil(counts / counts.sum(axis=1, keepdims=True) * (len(SHADES) - 1)).astype(int)
+    width = max(len(str(client)) for client in clients)
+    rows = ("".join(SHADES[level] for level in row) for row in levels)
+    return Text("\n".join(f"{client:>{width}} |{row}|" for client, row in zip(clients, rows, strict=False)))
+
+
+def _show_samples(samples: Samples, rows: Array, vocabulary: Array | None) -> Text:
+    """Return some samples with their targets: characters, words, images or shapes."""
+    inputs, targets = samples.batch(rows)
+    pairs = zip(inputs, targets, strict=True)
+    if isinstance(samples, WindowSamples):
+        lines = [f"{decode(x.numpy())!r} -> {decode(y.reshape(1).numpy())!r}" for x, y in pairs]
+    elif isinstance(samples, SparseSamples):
+        features = [x[x[:, 1] > 0, 0].int().tolist() for x in inputs]  # those that a sample has
+        words = [" ".join(f"#{i}" if vocabulary is None else str(vocabulary[i]) for i in used) for used in features]
+        lines = [f"{text} -> {int(y)}" for text, y in zip(words, targets, strict=True)]
+    elif inputs.ndim == 4 and inputs.shape[1] in (1, 3):
+        return _images(inputs.numpy(), [str(int(y)) for y in targets])
+    else:
+        lines = [f"{tuple(x.shape)} -> {y.tolist()}" for x, y in pairs]
+    return Text("\n".join(lines))
+
+
+def _images(images: Array, labels: list[str]) -> Text:
+    """Draw two pixels a character: the upper one as foreground of a half block, the lower one as background."""
+    low, high = images.min(axis=(1, 2, 3), keepdims=True), images.max(axis=(1, 2, 3), keepdims=True)
+    grey = ((images - low) / np.maximum(high - low, 1e-9) * 255).astype(int)  # (N, C, H, W)
+    grey = np.repeat(grey, 3, axis=1) if grey.shape[1] == 1 else grey
+    if grey.shape[2] % 2:
+        grey = np.pad(grey, [(0, 0), (0, 0), (0, 1), (0, 0)])
+    text, width = Text(), grey.shape[3]
+    text.append(" ".join(label.ljust(width)[:width] for label in labels) + "\n")
+    for y in range(0, grey.shape[2], 2):
+        for image in grey:
+            for x in range(width):
+                upper, lower = (Color.from_rgb(*map(float, image[:, row, x])) for row in (y, y + 1))
+                text.append("▀", Style(color=upper, bgcolor=lower))
+            text.append(" ")
+        text.append("\n")
+    return text

@@ -1,26 +1,28 @@
-"""`fedgbo experiment`, and what the paper's figures and tables share with it: carry out what is missing."""
+"""`fedgbo experiment`, and `fedgbo paper`: the paper's tables and figures beside the published values."""
 
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 from rich.markup import escape
+from typer import Argument, Option
 
-from fedgbo.cli.console import clean_errors, err, out, print_whole
-from fedgbo.cli.paper import notes, rich_table
-from fedgbo.cli.progress import many_runs
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import DivergenceError, MissingExtraError, RunFolderError
+from fedgbo.cli import options as opt
+from fedgbo.cli.console import err, many_runs, out, plain_table, save_chart_if_possible, show_table, stopped_by_ctrl_c
+from fedgbo.core.errors import DivergenceError, RunFolderError
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
 from fedgbo.experiments.jobs import run_jobs
+from fedgbo.experiments.paper import TABLES
+from fedgbo.experiments.paper.from_runs import FIGURES, Figure, paper_experiment, table4, table5
 from fedgbo.experiments.results import (
     PlannedRun,
     Results,
-    Section,
     clear,
     heading,
     results,
@@ -30,67 +32,64 @@ from fedgbo.experiments.results import (
     without_accuracy,
 )
 from fedgbo.experiments.shelf import State
-from fedgbo.experiments.summary import Section, sections, summary_table, without_accuracy
-from fedgbo.experiments.survey import Place, Results, clear, heading, results, survey
-from fedgbo.reports.charts import bands, panel_chart, save_chart
-from fedgbo.reports.chart import bands, save_chart
-from fedgbo.reports.curves import Curve, curve, curves_csv
-from fedgbo.reports.table import FILES, Table
+from fedgbo.reports.charts import bands, panel_chart
+from fedgbo.reports.curves import curve, curves_csv
+from fedgbo.reports.render import FILES
+from fedgbo.reports.table import RENDERERS, Table
 from fedgbo.runs.files import write_atomic
-from fedgbo.runs.loop import cores
 
-OverridesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings for all runs, stronger than the file's.")
-]
-OutOption = Annotated[Path, typer.Option("--out", "-o", help="Folder of all runs, tables and pictures.")]
-JobsOption = Annotated[int | None, typer.Option(help="Runs at the same time. \\[default: the cores]")]
-ScaleOption = Annotated[float, typer.Option(help="Shorten everything: 0.1 is a tenth of the rounds and seeds.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="List the runs and what is there; run nothing.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+Overrides = Annotated[opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs; they override the file's.")]
+Out = Annotated[Path, Option("--out", "-o", help="Folder of all runs, tables and pictures.")]
+Scale = Annotated[float, Option(help="Shorten everything: 0.1 is a tenth of the rounds and seeds.")]
+DryRun = Annotated[bool, Option("--dry-run", help="List the runs and their states; run nothing.")]
+Output = Annotated[Path | None, opt.Output(help="A file to write instead of the terminal.")]
+StandIns = Annotated[bool, Option("--stand-ins", help="Synthetic data of the same shape, without any files.")]
+Format = StrEnum("Format", ["TEXT", "MARKDOWN", "CSV", "JSON", "LATEX"])
 
 
 def experiment(
-    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="What to run; docs/experiments.md has the format.")],
-    overrides: OverridesArgument = None,
-    to: OutOption = Path("runs"),
-    jobs: JobsOption = None,
-    scale: ScaleOption = 1.0,
-    dry_run: DryRunOption = False,
-    quiet: QuietOption = False,
+    file: Annotated[Path, Argument(metavar="FILE.toml", help="What to run; docs/experiments.md has the format.")],
+    overrides: Overrides = None,
+    to: Out = Path("runs"),
+    jobs: opt.Jobs = None,
+    scale: Scale = 1.0,
+    dry_run: DryRun = False,
+    quiet: opt.Quiet = False,
 ) -> None:
-    """Run what a file names and what is not there yet, then summarise all of it.
+    """Run the experiment that a file describes, except for runs that are finished, and summarise all runs.
 
-    Stop it at any time, or let it be killed, and repeat the command: what is finished is not run again, what was begun
-    goes on. Experiments with the same --out share their runs.
+    Stop it at any time and repeat the command: finished runs are not repeated, the others resume. Experiments with the
+    same --out share their runs.
     """
-    with clean_errors():
-        asked = read_experiment(file, Changes(scale, overrides=tuple(overrides or ())))
-        found = carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
-        if found is None:
-            return
-        made = sections(found)
-        if any(section.groups for section in made):
-            table = summary_table(made, asked.name, heading(asked, found))
-            show_table(table)
-            files = save_table(table, to / asked.file_name)
-            show_files([*files, *save_picture(_curves(made), asked, found, to, "test accuracy (%)", 100)])
-        if left := without_accuracy(found):
-            command = f"fedgbo report {shlex.quote(str(to / 'runs'))} -o report.html"
-            out.print(
-                escape(f"{len(left)} runs have no accuracy, for their task has no metric; see their loss: {command}")
-            )
-        end(asked, found)
+    asked = read_experiment(file, Changes(scale, overrides=tuple(overrides or ())))
+    found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
+    if found is None:
+        return
+    made = sections(found)
+    if any(section.groups for section in made):
+        _show_results_table(lambda *_: summary_table(made, asked.name, heading(asked, found)), found, asked, to)
+        curves = [
+            curve(group.runs, lambda record: record.accuracy, row=section.title, column="", series=group.label)
+            for section in made
+            for group in section.groups
+        ]
+        names = ("runs", "column", "algorithm", "accuracy")
+        _save_figure(Figure("", lambda _: curves, "test accuracy (%)", 100, names), found, asked, to)
+    if left := without_accuracy(found):
+        command = f"fedgbo report {shlex.quote(str(to / 'runs'))} -o report.html"
+        out.print(escape(f"{len(left)} runs have no accuracy: their task has no metric; for their loss: {command}"))
+    _end(asked, found)
 
 
-def carry_out(
-    experiment: Experiment, to: Path, jobs: int | None, *, dry_run: bool = False, quiet: bool = False
-) -> Results | None:
-    """Run what is missing, and return what all runs came to; None if nothing was to be run at all."""
-    workers = cores() if jobs is None else jobs
-    whole("jobs", workers)
+def _carry_out(experiment: Experiment, to: Path, jobs: int | None, *, dry_run: bool, quiet: bool) -> Results | None:
+    """Run what is missing and return the results of all runs; None with `dry_run`."""
+    workers = opt.worker_count(jobs)
     places = survey(experiment, to)
     if dry_run:
-        _list(experiment, places)
+        for place in places:
+            why = f" ({place.find.reason})" if place.find.state == "damaged" else ""
+            out.print(escape(f"{place.find.state:<9} {place.path.name}{why}"))
+        out.print(f"{escape(experiment.heading)}: {_tally(places)}")
         return None
     try:
         (to / "runs").mkdir(parents=True, exist_ok=True)
@@ -101,20 +100,47 @@ def carry_out(
         err.print(f"[bold red]warning:[/] {escape(line)}")
     todo = [place.job() for place in places if not place.ended]
     for config in {str(job.config.task): job.config for job in todo}.values():
-        config.build_task()  # what is wrong with the data is said before the first run, not in the middle
+        config.build_task()  # so that an error in the data is reported before the first run
     if not quiet:
         err.print(*map(escape, [*experiment.notes, f"{experiment.name}: {_tally(places)}"]), sep="\n")
-    try:
-        with many_runs(todo, quiet) as tell:
-            failed = run_jobs(todo, workers, tell) if todo else {}
-    except KeyboardInterrupt:
-        err.print("stopped; go on by the same command")
-        sys.exit(130)
+    with stopped_by_ctrl_c("repeat the command to resume"), many_runs(todo, quiet) as tell:
+        failed = run_jobs(todo, workers, tell) if todo else {}
     return results(experiment, to, {todo[number].out: why for number, why in failed.items()}, said)
 
 
-def end(experiment: Experiment, found: Results) -> None:
-    """Say what was set aside, diverged or failed, and end with the exit code for it."""
+def _tally(places: Sequence[PlannedRun]) -> str:
+    counted = Counter(place.find.state for place in places)
+    there = ", ".join(f"{counted[state]} {state}" for state in get_args(State) if counted[state])
+    return f"{len(places)} runs: {there}"
+
+
+def _show_results_table(
+    make: Callable[[Results, Experiment], Table], found: Results, asked: Experiment, to: Path
+) -> None:
+    """Print a table and write it as Markdown, CSV, LaTeX and JSON."""
+    table = make(found, asked)
+    show_table(table)
+    for kind, render in FILES.items():
+        _write(to / f"{asked.file_name}.{kind}", render(table))
+
+
+def _save_figure(figure: Figure, found: Results, asked: Experiment, to: Path) -> None:
+    """Write a figure's curves as numbers and, where altair is installed, as a picture."""
+    curves = figure.curves(found)
+    _write(to / f"{asked.file_name}-curves.csv", curves_csv(curves, heading(asked, found), figure.names))
+    said = [*asked.words, *found.lacking, bands(max(line.seeds for line in curves))]
+    draw = partial(panel_chart, curves, asked.title, said, figure.value, figure.factor)
+    for file in save_chart_if_possible(draw, to / asked.file_name, ("png", "svg", "pdf")):
+        out.print(f"wrote {escape(str(file))}")
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomic(path, text.encode())
+    out.print(f"wrote {escape(str(path))}")
+
+
+def _end(experiment: Experiment, found: Results) -> None:
+    """Report the runs that were set aside, diverged or failed, and exit with the code for them."""
     for line in found.set_aside:
         out.print(escape(line))
     for place in found.diverged:
@@ -124,70 +150,68 @@ def end(experiment: Experiment, found: Results) -> None:
     if found.failed:
         sys.exit(1)
     if found.diverged and not experiment.allow_divergence:
-        err.print("runs diverged; write allow_divergence = true into the file if that is to be expected")
+        err.print("runs diverged; if that is expected, write allow_divergence = true into the file")
         sys.exit(DivergenceError.exit_code)
 
 
-def show_table(table: Table) -> None:
-    """Print a table and what stands below it."""
-    print_whole(rich_table(table))
-    for line in notes(table):
-        out.print(line)
+def _table_command(make: Callable[[], Table]) -> Callable[..., None]:
+    """Return the command for a table that is computed without runs."""
+
+    def command(
+        style: Annotated[Format, Option("--format", "-f", help="The output format.")] = Format.TEXT,
+        output: Output = None,
+    ) -> None:
+        table = make()
+        text = plain_table(table) if style is Format.TEXT else RENDERERS[style](table)
+        if output is not None:
+            opt.check_output(output)
+            _write(output, text)
+        elif style is Format.TEXT and out.is_terminal:
+            show_table(table)
+        else:
+            typer.echo(text, nl=False)
+
+    command.__doc__ = make.__doc__
+    return command
 
 
-def show_files(files: Sequence[Path]) -> None:
-    """Say what was written."""
-    for file in files:
-        out.print(f"wrote {escape(str(file))}")
+def _runs_command(name: str, about: str, present: Callable[[Results, Experiment, Path], None]) -> Callable[..., None]:
+    """Return the command for a figure or table that is made of runs."""
+
+    def command(
+        overrides: Overrides = None,
+        tasks: Annotated[opt.Texts, Option(help="Only these tasks, e.g. cifar100,sent140.")] = None,
+        optimisers: Annotated[opt.Texts, Option(help="Only these optimisers, e.g. sgdm,adam.")] = None,
+        scale: Scale = 1.0,
+        stand_ins: StandIns = False,
+        to: Out = Path("runs/paper"),
+        jobs: opt.Jobs = None,
+        dry_run: DryRun = False,
+        quiet: opt.Quiet = False,
+    ) -> None:
+        changes = Changes(scale, stand_ins, tuple(overrides or ()))
+        asked = paper_experiment(name, changes, opt.comma_list(tasks), opt.comma_list(optimisers))
+        found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
+        if found is None:
+            return
+        if found.finished:
+            present(found, asked, to)
+        _end(asked, found)
+        if not found.finished:
+            raise RunFolderError("no run finished, so there is nothing to show")
+
+    command.__doc__ = f"{about}\n\nRuns what is missing in --out; stop it at any time and repeat the command."
+    return command
 
 
-def save_table(table: Table, path: Path) -> list[Path]:
-    """Write a table as Markdown, CSV, LaTeX and JSON beside each other; return the files."""
-    files = []
-    for kind, render in FILES.items():
-        files.append(path.with_name(f"{path.name}.{kind}"))
-        write_atomic(files[-1], render(table).encode())
-    return files
-
-
-def save_picture(
-    curves: Sequence[Curve],
-    experiment: Experiment,
-    found: Results,
-    to: Path,
-    value: str,
-    factor: float = 1.0,
-    names: tuple[str, str, str, str] = ("runs", "column", "algorithm", "accuracy"),
-) -> list[Path]:
-    """Write curves as a picture and as numbers; return the files. Without altair there are the numbers."""
-    path = to / experiment.file_name
-    numbers = path.with_name(f"{path.name}-curves.csv")
-    write_atomic(numbers, curves_csv(curves, heading(experiment, found), names).encode())
-    said = [*experiment.words, *found.lacking, bands(max(line.seeds for line in curves))]
-    try:
-        chart = panel_chart(curves, experiment.title, said, value, factor)
-        return [numbers, *save_chart(chart, path, ("png", "svg", "pdf"))]
-    except MissingExtraError as error:
-        err.print(escape(str(error)))
-        return [numbers]
-
-
-def _curves(made: Sequence[Section]) -> list[Curve]:
-    return [
-        curve(group.runs, lambda record: record.accuracy, row=section.title, column="", series=group.label)
-        for section in made
-        for group in section.groups
-    ]
-
-
-def _list(experiment: Experiment, places: Sequence[PlannedRun]) -> None:
-    for place in places:
-        why = f" ({place.find.reason})" if place.find.state == "damaged" else ""
-        out.print(escape(f"{place.find.state:<9} {place.path.name}{why}"))
-    out.print(f"{escape(experiment.heading)}: {_tally(places)}")
-
-
-def _tally(places: Sequence[PlannedRun]) -> str:
-    counted = Counter(place.find.state for place in places)
-    there = ", ".join(f"{counted[state]} {state}" for state in get_args(State) if counted[state])
-    return f"{len(places)} runs: {there}"
+paper = typer.Typer(
+    no_args_is_help=True,
+    help="The paper's tables and figures beside the printed values. Figures and tables 4 and 5 run what is missing.",
+)
+for _name, _make in TABLES.items():
+    paper.command(_name)(_table_command(_make))
+for _name, _figure in FIGURES.items():
+    paper.command(_name)(_runs_command(_name, _figure.about, partial(_save_figure, _figure)))
+for _measured in (table4, table5):
+    _name, _about = _measured.__name__, _measured.__doc__ or ""
+    paper.command(_name)(_runs_command(_name, _about, partial(_show_results_table, _measured)))

@@ -1,90 +1,74 @@
-"""What happens in a federation, in sentences: from the events that the server's app writes down."""
+"""How a federation's run is followed: its events in sentences, how to resume it, its score and digests."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from fedgbo.cli.console import quantity
-from fedgbo.federation.monitor import Event
+import typer
 
-KINDS = (
-    "waiting", "joined", "refused", "duplicate", "round", "rejected", "dropped", "late", "abandoned", "done_round",
-    "stopped",
-)  # fmt: skip
+from fedgbo.cli.console import err, out, print_json, quantity, score
+from fedgbo.core.errors import FederationError
+from fedgbo.federation.control import Control
+from fedgbo.federation.monitor import Event, EventFile, digest_of, follow, simulated
+from fedgbo.federation.processes import Process
+from fedgbo.runs.folder import RunFolder
+
 MOST_LISTED = 12  # clients in a sentence
 
 
 class EventView:
-    """Turns events into lines; knows the nodes' names and how many rounds there will be."""
+    """Turns events into lines, given the number of rounds and the nodes' names."""
 
     def __init__(self, rounds: int, names: Mapping[int, str] | None = None) -> None:
         self.rounds = rounds
         self.names = names or {}
 
     def line(self, event: Event) -> str | None:
-        """Return what to say about an event; None if nothing."""
-        return str(getattr(self, f"_{event.kind}")(event)) if event.kind in KINDS else None
+        """Return the line for an event; None for kinds that are not shown."""
+        node = self.names.get(event["node"], f"node {event['node']}")
+        client, number, reason = event["client"], event["round"], printable(event["reason"])
+        match event.kind:
+            case "waiting":
+                return (
+                    f"waiting for nodes: {event['nodes']} so far, with {event['clients']} of {event['wanted']} clients"
+                )
+            case "joined":
+                return f"{node} hosts {clients(event['clients'])}"
+            case "refused":
+                return f"[yellow]{node} is refused:[/] {reason}"
+            case "duplicate":
+                return f"[yellow]client {client} is hosted twice;[/] the one of {node} does not count"
+            case "round":
+                again = f", attempt {event['attempt'] + 1}" if event["attempt"] else ""
+                return f"round {number}{again}: {clients(event['clients'])}"
+            case "rejected" | "dropped":
+                return f"[yellow]client {client} ({node}) {event.kind}[/] in round {number}: {reason}"
+            case "late":
+                return f"[yellow]client {client}: a reply to round {number} came too late[/] and is not used"
+            case "abandoned":
+                counts = f"{event['valid']} usable updates, {event['needed']} needed"
+                return f"[yellow]round {number} is abandoned:[/] {counts}; the model stays as it was"
+            case "done_round":
+                return self._round_done(event)
+            case "stopped":
+                return f"[bold red]stopped:[/] {reason}"
+        return None
 
-    def _waiting(self, event: Event) -> str:
-        return f"waiting for nodes: {event['nodes']} so far, with {event['clients']} of {event['wanted']} clients"
-
-    def _joined(self, event: Event) -> str:
-        return f"{self._node(event)} hosts {clients(event['clients'])}"
-
-    def _refused(self, event: Event) -> str:
-        return f"[yellow]{self._node(event)} is refused:[/] {plain(event['reason'])}"
-
-    def _duplicate(self, event: Event) -> str:
-        return f"[yellow]client {event['client']} is hosted twice;[/] the one of {self._node(event)} does not count"
-
-    def _round(self, event: Event) -> str:
-        again = f", attempt {event['attempt'] + 1}" if event["attempt"] else ""
-        return f"round {self._number(event)}{again}: {clients(event['clients'])}"
-
-    def _rejected(self, event: Event) -> str:
-        return self._lost(event, "rejected")
-
-    def _dropped(self, event: Event) -> str:
-        return self._lost(event, "dropped")
-
-    def _late(self, event: Event) -> str:
-        return (
-            f"[yellow]client {event['client']}: a reply to round {self._number(event)} came too late[/] and is not used"
-        )
-
-    def _abandoned(self, event: Event) -> str:
-        return (
-            f"[yellow]round {self._number(event)} is abandoned:[/] {event['valid']} usable updates, {event['needed']} "
-            "needed; the model stays as it was"
-        )
-
-    def _done_round(self, event: Event) -> str:
+    def _round_done(self, event: Event) -> str:
         seconds: Mapping[str, float] = event["seconds"] or {}
         longest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
         where = ", ".join(f"{name} {took:.1f} s" for name, took in longest if took >= 0.05)
         parts = [
-            f"round {self._number(event)} of {self.rounds} done",
+            f"round {event['round']} of {self.rounds} done",
             score(event["accuracy"], event["loss"]),
             f"{len(event['took_part'] or [])} clients took part",
             f"{_bytes(event['sent_bytes'])} sent and {_bytes(event['received_bytes'])} received "
             f"(by the ledger {_bytes(event['ledger_down'])} and {_bytes(event['ledger_up'])})",
-            f"{sum(seconds.values()):.1f} s ({where})" if where else f"{sum(seconds.values()):.1f} s",
+            f"{sum(seconds.values()):.1f} s" + (f" ({where})" if where else ""),
         ]
         return ", ".join(part for part in parts if part)
-
-    def _stopped(self, event: Event) -> str:
-        return f"[bold red]stopped:[/] {plain(event['reason'])}"
-
-    def _lost(self, event: Event, how: str) -> str:
-        return (
-            f"[yellow]client {event['client']} ({self._node(event)}) {how}[/] in round {self._number(event)}: "
-            f"{plain(event['reason'])}"
-        )
-
-    def _node(self, event: Event) -> str:
-        return self.names.get(event["node"], f"node {event['node']}")
-
-    def _number(self, event: Event) -> int:
-        return int(event["round"])
 
 
 def clients(numbers: list[int] | None) -> str:
@@ -102,18 +86,64 @@ def clients(numbers: list[int] | None) -> str:
     return f"{len(known)} clients: {listed}, ..."
 
 
-def score(accuracy: float | None, loss: float | None) -> str:
-    """Return the test score, or nothing where there was none."""
-    if accuracy is not None:
-        return f"accuracy {accuracy:.1%}"
-    return "" if loss is None else f"test loss {loss:.4g}"
-
-
-def plain(text: Any) -> str:
-    """Return text from outside with nothing in it that the console would take for markup or colours."""
+def printable(text: Any) -> str:
+    """Return untrusted text without markup, colours or control characters."""
     shown = "".join(letter if letter.isprintable() else " " for letter in str(text))
     return shown.replace("[", r"\[")
 
 
 def _bytes(count: int | None) -> str:
     return "?" if count is None else quantity(count, "B", 1024)
+
+
+def follow_run(
+    to_server: Control, number: int, folder: Path, view: EventView | None, processes: Sequence[Process] = ()
+) -> None:
+    """Show the run's events until it ends; raise if it did not complete."""
+
+    def show(event: Event) -> None:
+        if view is not None and (line := view.line(event)) is not None:
+            err.print(line)
+
+    def lost(process: Process) -> None:
+        err.print(f"[yellow]{process.name} is gone;[/] {printable(process.last_words())}")
+
+    ending = follow(to_server, number, EventFile(folder, skip=True), show, processes, lost)
+    if not ending.completed:
+        raise FederationError(f"the run did not finish: {ending.reason}")
+
+
+@contextmanager
+def resumable(again: Callable[[], str], logs: Callable[[], list[str]]) -> Iterator[None]:
+    """After a failure or Ctrl-C, print the command that resumes the run; after a failure also where the logs are."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"stopped; resume with: {printable(again())}")
+        sys.exit(130)
+    except FederationError as error:
+        raise FederationError("\n".join([str(error), *logs(), f"resume with: {again()}"])) from error
+
+
+def show_result(run: Path, check: bool) -> None:
+    """Print a run's score, folder and digest; with `check` also the digest of `fedgbo run`."""
+    last = RunFolder.open(run).records()[-1]
+    out.print(f"{score(last.accuracy, last.loss)} after {last.round} rounds in {last.seconds:.1f} s\n{printable(run)}")
+    show_digests(run, check)
+
+
+def show_digests(run: Path, simulate: bool, as_json: bool = False) -> None:
+    """Print a run's digest and, with `simulate`, that of `fedgbo run`; exit with code 1 if they differ."""
+    digests = {"federation": digest_of(run)}
+    if simulate:
+        digests["fedgbo run"] = simulated(run)
+    same = len(set(digests.values())) == 1
+    if as_json:
+        print_json({**digests, "same": same})
+    else:
+        width = max(map(len, digests))
+        out.print(*(f"{name:<{width}}  {value}" for name, value in digests.items()), sep="\n")
+        if simulate:
+            out.print("the same, bit for bit" if same else "[bold red]not the same[/]")
+    if not same:
+        raise typer.Exit(1)

@@ -1,5 +1,6 @@
-"""The command `fedgbo`."""
+"""The command `fedgbo`, and `fedgbo list`."""
 
+import inspect
 import os
 import signal
 import sys
@@ -7,22 +8,26 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from rich.table import Table
+from typer import Option
 
 from fedgbo import __version__
-from fedgbo.cli import data, federation, paper, paper_runs, theory
+from fedgbo.cli import data, federation, theory
+from fedgbo.cli import options as opt
 from fedgbo.cli.bench import bench
 from fedgbo.cli.compare import compare
-from fedgbo.cli.console import clean_errors
-from fedgbo.cli.experiment import experiment
-from fedgbo.cli.listing import list_everything
-from fedgbo.cli.report import report
+from fedgbo.cli.console import CleanErrors, out, print_json, print_whole
+from fedgbo.cli.experiment import experiment, paper
+from fedgbo.cli.report import report, watch
 from fedgbo.cli.run import resume, run
 from fedgbo.cli.tune import tune
-from fedgbo.cli.watch import watch
+from fedgbo.experiments.presets import PRESETS, presets
+from fedgbo.runs.describe import CATALOGUES, parameters
 from fedgbo.runs.together import refuse_team, started_as_team
 
 app = typer.Typer(
     name="fedgbo",
+    cls=CleanErrors,
     help="Federated learning that converges in a fraction of the communication rounds.",
     no_args_is_help=True,
     add_completion=False,
@@ -30,19 +35,38 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 unexpected failure, 2 wrong settings, 3 wrong data, 4 unusable folder or checkpoint, "
     "5 diverged, 6 another process was lost (resumable), 7 a federation failed, 130 interrupted (resumable).",
 )
-app.command()(run)
-app.command()(resume)
-app.command()(compare)
-app.command()(experiment)
-app.command()(tune)
-app.command()(report)
-app.command()(watch)
-app.command()(bench)
-app.command("list")(list_everything)
+for _command in (run, resume, compare, experiment, tune, report, watch, bench):
+    app.command()(_command)
+
+
+@app.command("list")
+def list_everything(as_json: opt.Json = False) -> None:
+    """Show the tasks, algorithms, optimisers, objective terms, schedules and presets that can be named."""
+    found = {
+        kind: {
+            name: {"about": (inspect.getdoc(entry) or "").partition("\n")[0], "settings": list(parameters(entry))}
+            for name, entry in sorted(catalogue.items())
+        }
+        for kind, catalogue in CATALOGUES.items()
+    }
+    found["preset"] = {
+        name: {"about": f"{len(presets(name))} tuned settings", "settings": []} for name in sorted(PRESETS)
+    }
+    if as_json:
+        print_json(found)
+        return
+    for kind, entries in found.items():
+        table = Table(title=f"{kind}s", title_justify="left", box=None, show_header=False, padding=(0, 2))
+        for name, entry in entries.items():
+            table.add_row(name, str(entry["about"]), ", ".join(entry["settings"]))
+        print_whole(table)
+        out.print()
+    out.print("your own: --task my_file.py:function, --algorithm my_file.py:Class, --optimiser my_file.py:Class")
+
+
 app.add_typer(data.app, name="data")
 app.add_typer(federation.app, name="federation")
-paper_runs.add_to(paper.app)
-app.add_typer(paper.app, name="paper")
+app.add_typer(paper, name="paper")
 app.add_typer(theory.app, name="theory")
 
 
@@ -56,13 +80,12 @@ def _show_version(wanted: bool) -> None:
 def start(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+        bool, Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
     """Federated learning that converges in a fraction of the communication rounds."""
     if context.invoked_subcommand not in ("run", "resume"):
-        with clean_errors():
-            refuse_team(f"fedgbo {context.invoked_subcommand}")
+        refuse_team(f"fedgbo {context.invoked_subcommand}")
 
 
 def main() -> None:
@@ -70,7 +93,7 @@ def main() -> None:
     team = started_as_team()
 
     def terminated(number: int, frame: FrameType | None) -> None:
-        if team:  # torchrun signals again and again, and kills whoever takes more than half a minute
+        if team:  # torchrun repeats its signals, and kills processes that take longer than 30 seconds
             for again in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(again, signal.SIG_IGN)
         raise KeyboardInterrupt  # SIGTERM stops a run as Ctrl-C does: with a checkpoint
@@ -80,19 +103,13 @@ def main() -> None:
         signal.signal(signal.SIGINT, terminated)
     try:
         app()
-    except KeyboardInterrupt:
-        _exit(130, team)
-    except SystemExit as ended:
-        _exit(ended.code, team)
-
-
-def _exit(code: object, team: bool) -> None:
-    """End the process: without ceremony after a failure in a team, where torch would wait for connections long gone."""
-    if team and code:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 1)
-    sys.exit(code)  # type: ignore[arg-type]
+    except (KeyboardInterrupt, SystemExit) as ended:
+        code = ended.code if isinstance(ended, SystemExit) else 130
+        if team and code:  # at once: torch would wait for lost connections
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code if isinstance(code, int) else 1)
+        sys.exit(code)
 
 
 if __name__ == "__main__":

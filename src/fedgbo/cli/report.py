@@ -1,33 +1,45 @@
-"""`fedgbo report`."""
+"""`fedgbo report` and `fedgbo watch`."""
 
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from rich.console import Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+from typer import Argument, Option
 
-from fedgbo.cli.console import clean_errors, err, out
+from fedgbo.cli import options as opt
+from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.reports.label_skew import labels_of
 from fedgbo.reports.load import collect
 from fedgbo.reports.report_files import build_page, write_figures
+from fedgbo.reports.run_progress import Follower, View
 from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tensorboard import write_events
 from fedgbo.runs.files import write_atomic
 
+STYLES = {"running": "green", "finished": "", "died": "bold red", "diverged": "red", "damaged": "bold red"}
+
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold some, however deep.")],
+    runs: Annotated[list[Path], Argument(help="Run folders, or folders that contain some at any depth.")],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The page. \\[default: report.html, unless other output is named]"),
+        Path | None, opt.Output(help="The page. \\[default: report.html, unless other output is named]")
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option(help="A folder for the figures (PNG, SVG, PDF) and tables (Markdown, LaTeX, CSV).")
+        Path | None, Option(help="A folder for figures (PNG, SVG, PDF) and tables (Markdown, LaTeX, CSV).")
     ] = None,
-    tensorboard: Annotated[Path | None, typer.Option(help="A folder for TensorBoard's event files.")] = None,
-    title: Annotated[str, typer.Option(help="Of the page.")] = "fedgbo report",
+    tensorboard: Annotated[Path | None, Option(help="A folder for TensorBoard's event files.")] = None,
+    title: Annotated[str, Option(help="Title of the page.")] = "fedgbo report",
     own_tasks: Annotated[
-        bool, typer.Option("--own-tasks", help="Run the files of tasks that are no built-in ones, to count labels.")
+        bool, Option("--own-tasks", help="Run the files of tasks that are not built in, to count labels.")
     ] = False,
 ) -> None:
     """Show runs on one page that opens offline, as figures and tables for a paper, or in TensorBoard.
@@ -36,29 +48,106 @@ def report(
 
     fedgbo report runs/a runs/b --figures paper/figures
     """
-    with clean_errors():
-        if output is None and figures is None and tensorboard is None:
-            output = Path("report.html")
-        if output is not None and (output.is_dir() or not output.parent.is_dir()):
-            raise ConfigError(f"--output {output}: cannot write there; give a file in a folder that exists")
-        found = collect(runs)
-        sections = [section for section in sections_of(found.runs) if section.lines]
-        for problem in [*found.problems, *(note for section in sections for note in section.notes)]:
-            err.print(f"note: {problem.path}: {problem.reason}", markup=False)
-        if not sections:
-            where = ", ".join(map(str, runs))
-            raise RunFolderError(f"there is no run with an evaluation in {where}; fedgbo run or compare makes some")
-        try:
-            if output is not None or figures is not None:
-                labels = [labels_of(section, own_tasks) for section in sections]
-            if output is not None:
-                page = build_page(sections, labels, found.problems, title)
-                write_atomic(output, page.encode(errors="backslashreplace"))  # a folder's name may be any bytes
-                out.print(f"page     {output}", markup=False)
-            if figures is not None:
-                out.print(f"figures  {len(write_figures(sections, labels, figures))} files in {figures}", markup=False)
-            if tensorboard is not None:
-                count = len(write_events(sections, tensorboard))
-                out.print(f"events   {count} runs; tensorboard --logdir {tensorboard}", markup=False)
-        except OSError as error:
-            raise ConfigError(f"cannot write {error.filename}: {error.strerror}; choose another place") from error
+    if output is None and figures is None and tensorboard is None:
+        output = Path("report.html")
+    if output is not None:
+        opt.check_output(output)
+    found = collect(runs)
+    sections = [section for section in sections_of(found.runs) if section.lines]
+    for problem in [*found.problems, *(note for section in sections for note in section.notes)]:
+        err.print(f"note: {problem.path}: {problem.reason}", markup=False)
+    if not sections:
+        where = ", ".join(map(str, runs))
+        raise RunFolderError(f"there is no run with an evaluation in {where}; fedgbo run or compare makes some")
+    try:
+        if output is not None or figures is not None:
+            labels = [labels_of(section, own_tasks) for section in sections]
+        if output is not None:
+            page = build_page(sections, labels, found.problems, title)
+            write_atomic(output, page.encode(errors="backslashreplace"))  # a folder's name may be any bytes
+            out.print(f"page     {output}", markup=False)
+        if figures is not None:
+            out.print(f"figures  {len(write_figures(sections, labels, figures))} files in {figures}", markup=False)
+        if tensorboard is not None:
+            count = len(write_events(sections, tensorboard))
+            out.print(f"events   {count} runs; tensorboard --logdir {tensorboard}", markup=False)
+    except OSError as error:
+        raise ConfigError(f"cannot write {error.filename}: {error.strerror}; choose another place") from error
+
+
+def watch(
+    folder: Annotated[Path, Argument(help="A folder that contains runs at any depth.")] = Path("runs"),
+    once: Annotated[bool, Option("--once", help="Print one table and exit.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the runs as JSON, once.")] = False,
+    every: Annotated[float, Option(help="Seconds between two updates.", min=0.1)] = 1.0,
+) -> None:
+    """Follow the runs in a folder, of other processes too: status, rounds, accuracy, speed, estimated end.
+
+    Ctrl-C ends the command; the runs continue. Without a terminal it prints one table, as with --once.
+    """
+    follower = Follower(folder)
+    if as_json:
+        print_json([{**asdict(view), "path": str(view.path)} for view in follower.look()])
+    elif once or not out.is_terminal:
+        views = follower.look()
+        print_whole(_runs_table(views, folder))
+        out.print(*_below(views), sep="\n")
+    else:
+        _follow(follower, folder, every)
+
+
+def _follow(follower: Follower, folder: Path, every: float) -> None:
+    def picture() -> Group:
+        views = follower.look()
+        room = max(3, out.height - 8 - sum(bool(view.problem) for view in views))
+        shown = sorted(views, key=lambda view: view.status != "running")[:room]  # running ones first, if not all fit
+        table = _runs_table([view for view in views if view in shown], folder)
+        return Group(table, *_below(views, hidden=len(views) - len(shown)))
+
+    try:
+        with Live(picture(), console=out, auto_refresh=False) as live:
+            while True:
+                time.sleep(every)
+                live.update(picture(), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def _runs_table(views: Sequence[View], folder: Path) -> Table:
+    def cells(view: View) -> list[Text]:
+        texts = [
+            str(view.path.relative_to(folder)) if view.path != folder else folder.name,
+            view.task,
+            view.label,
+            "" if view.seed is None else str(view.seed),
+            f"{view.round}/{view.rounds}" if view.rounds else "",
+            "" if view.latest is None else f"{view.latest:.1%}",
+            "" if view.best is None else f"{view.best:.1%}",
+            "" if view.seconds_per_round is None else f"{view.seconds_per_round:.3g}",
+            "" if view.ends_at is None else _end(view.ends_at),
+        ]
+        return [*map(Text, texts), Text(view.status, style=STYLES.get(view.status, "yellow"))]
+
+    numbers = ("seed", "round", "accuracy", "best", "s/round", "ends")
+    columns = ("run", "task", "algorithm", *numbers, "status")
+    return simple_table(escape(f"runs in {folder}"), columns, map(cells, views), right=numbers)
+
+
+def _below(views: Sequence[View], hidden: int = 0) -> list[Text]:
+    counts = Counter(view.status for view in views)
+    tally = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no runs yet"
+    more = f"; {hidden} more do not fit this terminal" if hidden else ""
+    return [*(Text(f"{view.path}: {view.problem}", style="red") for view in views if view.problem), Text(tally + more)]
+
+
+def _end(at: float) -> str:
+    """Return the time of day and the time left, e.g. "14:05, in 12 min".
+
+    >>> _end(0.0).endswith(", in 0 s")
+    True
+    """
+    left = max(0, round(at - time.time()))
+    hours, minutes = divmod(left // 60, 60)
+    length = f"{hours} h {minutes:02} min" if hours else f"{minutes} min" if minutes else f"{left} s"
+    days = "" if left < 12 * 3600 else "%d %b "
+    return f"{time.strftime(f'{days}%H:%M', time.localtime(at))}, in {length}"

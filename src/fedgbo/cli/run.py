@@ -1,131 +1,94 @@
 """`fedgbo run` and `fedgbo resume`."""
 
-import json
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from fedgbo.cli.console import clean_errors, err, out, quantity, say
-from fedgbo.cli.progress import one_run
-from fedgbo.core.errors import ConfigError, DivergenceError, FedGBOError, RankError
+from fedgbo.cli import options as opt
+from fedgbo.cli.console import one_run, out, print_json, quantity, say
+from fedgbo.core.errors import DivergenceError, RankError
 from fedgbo.costs.probe import probe
-from fedgbo.experiments.request import point_at, read_request
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, execute, read_config
+from fedgbo.runs.ranks import leads
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
-from fedgbo.runs.together import ask_leader, leads
+from fedgbo.runs.together import ask_leader
 
-HYPERPARAMETERS = "Hyperparameters"
+Hyper = partial(Option, rich_help_panel="Hyperparameters")
 
 
 def run(
-    items: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CONFIG.toml] [KEY=VALUE]...", help="A TOML file, and settings that override it."),
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="A task's name, or my_file.py:function. \\[default: digits]")] = None,
-    algorithm: Annotated[
-        str | None, typer.Option(help="An algorithm's name, or my_file.py:Class. \\[default: fedgbo]")
-    ] = None,
-    optimiser: Annotated[str | None, typer.Option(help="An optimiser's name, or my_file.py:Class.")] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="Tuned settings to start from: a name, a .csv of fedgbo tune, or none.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Communication rounds. \\[default: 100]")] = None,
-    local_steps: Annotated[int | None, typer.Option(help="K, local steps of a client. \\[default: 10]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed. \\[default: 0]")] = None,
-    eval_every: Annotated[
-        int | None, typer.Option(help="Rounds between evaluations. \\[default: so that there are 100]")
-    ] = None,
-    clients_per_round: Annotated[str | None, typer.Option(help="M, or all. \\[default: the task's]")] = None,
-    batch_size: Annotated[str | None, typer.Option(help="B, or full. \\[default: the task's]")] = None,
-    test_samples: Annotated[int | None, typer.Option(help="Evaluate on a fixed random sample of the test set.")] = None,
+    items: opt.Items = None,
+    task: opt.Task = None,
+    algorithm: opt.Algorithm = None,
+    optimiser: opt.Optimiser = None,
+    preset: opt.Preset = None,
+    rounds: opt.Rounds = None,
+    local_steps: opt.LocalSteps = None,
+    seed: opt.Seed = None,
+    eval_every: opt.EvalEvery = None,
+    clients_per_round: opt.ClientsPerRound = None,
+    batch_size: opt.BatchSize = None,
+    test_samples: opt.TestSamples = None,
     metrics: Annotated[
-        list[str] | None,
-        typer.Option(help="Measure in every round: cosine, or drift (twice the work). May be repeated."),
+        opt.Texts, Option(help="Measure each round: cosine, or drift (twice the work); repeatable.")
     ] = None,
-    lr: Annotated[float | None, typer.Option(help="Clients' learning rate.", rich_help_panel=HYPERPARAMETERS)] = None,
-    server_lr: Annotated[
-        float | None, typer.Option(help="AdaptiveFedOpt's server learning rate.", rich_help_panel=HYPERPARAMETERS)
-    ] = None,
-    beta: Annotated[
-        float | None, typer.Option(help="Decay of SGDm or RMSProp; FedMAX's weight.", rich_help_panel=HYPERPARAMETERS)
-    ] = None,
-    beta1: Annotated[float | None, typer.Option(help="Adam's.", rich_help_panel=HYPERPARAMETERS)] = None,
-    beta2: Annotated[float | None, typer.Option(help="Adam's.", rich_help_panel=HYPERPARAMETERS)] = None,
-    eps: Annotated[float | None, typer.Option(help="RMSProp's and Adam's.", rich_help_panel=HYPERPARAMETERS)] = None,
-    mu: Annotated[float | None, typer.Option(help="FedProx's pull.", rich_help_panel=HYPERPARAMETERS)] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Clients trained at the same time. \\[default: the cores]")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")] = "cpu",
-    to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the run. \\[default: runs/<name>-<time>]")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    lr: Annotated[float | None, Hyper(help="Clients' learning rate.")] = None,
+    server_lr: Annotated[float | None, Hyper(help="AdaptiveFedOpt's server learning rate.")] = None,
+    beta: Annotated[float | None, Hyper(help="Decay of SGDm or RMSProp; FedMAX's weight.")] = None,
+    beta1: Annotated[float | None, Hyper(help="Adam's.")] = None,
+    beta2: Annotated[float | None, Hyper(help="Adam's.")] = None,
+    eps: Annotated[float | None, Hyper(help="RMSProp's and Adam's.")] = None,
+    mu: Annotated[float | None, Hyper(help="FedProx's pull.")] = None,
+    workers: opt.Workers = None,
+    device: opt.Device = "cpu",
+    to: Annotated[Path | None, opt.Out(help="Folder of the run. \\[default: runs/<name>-<time>]")] = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Train one algorithm on one task, into a run folder.
 
-    Settings come from the file, then from the flags, then from key=value, each stronger than the one before:
+    Settings come from the file, then from the flags, then from key=value; later ones override earlier ones:
 
     fedgbo run --algorithm fedgbo --optimiser sgdm --rounds 50
 
     fedgbo run my.toml lr=0.05 seed=3
     """
-    with clean_errors():
-        file, overrides = sort_items(items or [])
-        flags: dict[str, Any] = {
-            "task": task, "algorithm": algorithm, "optimiser": optimiser, "preset": preset, "rounds": rounds,
-            "local_steps": local_steps, "seed": seed, "eval_every": eval_every,
-            "clients_per_round": _number(clients_per_round), "batch_size": _number(batch_size),
-            "test_samples": test_samples, "metrics": metrics or None,
-            "lr": lr, "server_lr": server_lr, "beta": beta, "beta1": beta1, "beta2": beta2, "eps": eps, "mu": mu,
-        }  # fmt: skip
+    flags: dict[str, Any] = {
+        "task": task, "algorithm": algorithm, "optimiser": optimiser, "preset": preset, "rounds": rounds,
+        "local_steps": local_steps, "seed": seed, "eval_every": eval_every,
+        "clients_per_round": _number(clients_per_round), "batch_size": _number(batch_size),
+        "test_samples": test_samples, "metrics": metrics or None,
+        "lr": lr, "server_lr": server_lr, "beta": beta, "beta1": beta1, "beta2": beta2, "eps": eps, "mu": mu,
+    }  # fmt: skip
 
-        def ask() -> dict[str, Any]:
-            config, note = resolve(file, flags, overrides)
-            if note and not (as_json or quiet):
-                err.print(f"{config.label} on {config.task['name']}, {note}")
-            folder = to or Path("runs") / f"{config.task['name'].rpartition(':')[2]}-{config.label}-{now()}"
-            return {"config": config.model_dump(), "folder": str(folder)}
+    def ask() -> dict[str, Any]:
+        config = opt.requested_run(items, flags, quiet or as_json)
+        folder = to or opt.new_folder(config.task["name"], config.label)
+        return {"config": config.model_dump(), "folder": str(folder)}
 
-        asked = ask_leader(ask)
-        config, folder = RunConfig(**asked["config"]), Path(asked["folder"])
-        _carry_out(config, folder, resume=False, workers=workers, device=device, as_json=as_json, quiet=quiet)
+    asked = ask_leader(ask)
+    config, folder = RunConfig(**asked["config"]), Path(asked["folder"])
+    _carry_out(config, folder, resume=False, workers=workers, device=device, as_json=as_json, quiet=quiet)
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The run's folder.")],
-    rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="Clients trained at the same time. \\[default: the cores]")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")] = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    folder: Annotated[Path, Argument(help="The run's folder.")],
+    rounds: Annotated[int | None, Option(help="Resume up to this many rounds instead.")] = None,
+    workers: opt.Workers = None,
+    device: opt.Device = "cpu",
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped or killed, bit for bit as if it had not been."""
-    with clean_errors():
-        config = RunConfig(**ask_leader(lambda: read_config(folder).model_dump()))
-        if rounds is not None:
-            config = config.model_copy(update={"rounds": rounds})
-        _carry_out(config, folder, resume=True, workers=workers, device=device, as_json=as_json, quiet=quiet)
-
-
-def resolve(file: Path | None, flags: dict[str, Any], overrides: list[str]) -> tuple[RunConfig, str | None]:
-    """Return the run that a file, flags and overrides ask for, and a line about its preset."""
-    request = read_request(file, flags, overrides)
-    try:
-        config, note = request.resolve()
-        config.build_algorithm()
-    except FedGBOError as error:
-        raise (point_at(error, file) if file else error) from error
-    return config, note
+    """Resume a run that was stopped or killed. The result is bit for bit that of an uninterrupted run."""
+    config = RunConfig(**ask_leader(lambda: read_config(folder).model_dump()))
+    if rounds is not None:
+        config = config.model_copy(update={"rounds": rounds})
+    _carry_out(config, folder, resume=True, workers=workers, device=device, as_json=as_json, quiet=quiet)
 
 
 def _carry_out(
@@ -135,19 +98,19 @@ def _carry_out(
         with one_run(config.label, quiet or as_json or not leads()) as callbacks:
             result = execute(config, folder, callbacks, resume, workers, device)
     except KeyboardInterrupt:
-        say(f"stopped; go on with: fedgbo resume {folder}")
+        say(f"stopped; resume with: fedgbo resume {folder}")
         sys.exit(130)
     except DivergenceError:
         say(f"all rounds before the divergence are kept in {folder}")
         raise
     except RankError:
-        say(f"stopped; go on, with any number of processes, with: fedgbo resume {folder}")
+        say(f"stopped; resume, with any number of processes, with: fedgbo resume {folder}")
         raise
     if not leads():
         return
     memory = len(probe(config.build_algorithm(), 1).memory) * result.params.nbytes
     if as_json:
-        out.print_json(json.dumps(_summary(result, memory, folder)))
+        print_json(_summary(result, memory, folder))
     else:
         out.print(_sentence(result, memory, folder))
 
@@ -176,7 +139,7 @@ def _sentence(result: Result, memory_bytes: int, folder: Path) -> str:
     score = (
         f"test loss {last.loss:.4g} (lowest {best.loss:.4g}"
         if last.accuracy is None
-        else (f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}")
+        else f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
     )
     return (
         f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; "
@@ -187,7 +150,7 @@ def _sentence(result: Result, memory_bytes: int, folder: Path) -> str:
 
 
 def _drift_line(record: Record) -> str:
-    """Say how far clients drifted lately, where that was measured."""
+    """Describe the drift of client models since the last evaluation, if it was measured."""
     drift = record.drift
     if drift is None:
         return ""
@@ -197,18 +160,5 @@ def _drift_line(record: Record) -> str:
     return f"{line}\n"
 
 
-def sort_items(items: list[str]) -> tuple[Path | None, list[str]]:
-    """Tell the TOML file from the key=value settings."""
-    files = [item for item in items if "=" not in item]
-    if len(files) > 1:
-        raise ConfigError(f"give one TOML file, not {len(files)}: {', '.join(files)}")
-    return Path(files[0]) if files else None, [item for item in items if "=" in item]
-
-
 def _number(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.lstrip("-").isdigit() else text
-
-
-def now() -> str:
-    """Return the time as part of a folder's name."""
-    return time.strftime("%Y%m%d-%H%M%S")

@@ -1,124 +1,214 @@
-"""`fedgbo tune`."""
+"""`fedgbo tune`: the search, a line for each trial that ends, and a summary.
 
-import sys
+optuna is an optional dependency: the modules that need it are imported inside functions.
+"""
+
+import json
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.markup import escape
+from rich.status import Status
+from typer import Argument, Option
 
-from fedgbo.cli.console import clean_errors, err
-from fedgbo.core.checks import whole
+from fedgbo.cli import options as opt
+from fedgbo.cli.console import err, out, print_json, quantity, save_chart_if_possible, stopped_by_ctrl_c
 from fedgbo.core.errors import ConfigError, MissingExtraError, unknown
-from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, claim_folder, plan_of
-from fedgbo.runs.loop import cores
+from fedgbo.experiments.tune.folder import claim_folder
+from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, plan_of
+from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
+from fedgbo.runs.files import write_atomic
 
-SEARCH, SCORE = "Search", "Score"
+if TYPE_CHECKING:
+    import optuna
+
+    from fedgbo.experiments.tune.study import Outcome
+
+LOOK_SECONDS = 2.0  # between two looks at the study
+Search, Score = (partial(Option, rich_help_panel=panel) for panel in ("Search", "Score"))
 
 
 def tune(
     ranges: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="KEY=VALUES",
             help="Where to search: lr=0.01:1 (a range), lr=0.1,1,10 (a grid) or lr=0.1 (fixed). "
             "\\[default: the paper's grids for every hyperparameter that has no default]",
         ),
     ] = None,
-    task: Annotated[str, typer.Option(help="A task's name, or my_file.py:function.")] = "digits",
-    algorithm: Annotated[str, typer.Option(help="An algorithm's name, or my_file.py:Class.")] = "fedgbo",
-    optimiser: Annotated[str | None, typer.Option(help="An optimiser's name, or my_file.py:Class.")] = None,
-    search: Annotated[str, typer.Option(help="tpe or grid.", rich_help_panel=SEARCH)] = "tpe",
-    trials: Annotated[
-        int | None, typer.Option(help="Settings to try. \\[default: 30; a grid: all]", rich_help_panel=SEARCH)
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(help="Rounds that all trials together may take.", rich_help_panel=SEARCH)
-    ] = None,
-    prune: Annotated[
-        int, typer.Option(help="Successive halving keeps one trial in so many; 0: never.", rich_help_panel=SEARCH)
-    ] = 3,
-    score: Annotated[
-        str, typer.Option(help="curve (mean over all rounds), best or last accuracy.", rich_help_panel=SCORE)
-    ] = "curve",
-    warm_up: Annotated[int, typer.Option(help="First rounds that do not count.", rich_help_panel=SCORE)] = 0,
-    seeds: Annotated[
-        int, typer.Option(help=f"Seeds {FIRST_SEED}, {FIRST_SEED + 1}, ... a setting.", rich_help_panel=SCORE)
-    ] = 2,
-    on: Annotated[
-        str, typer.Option(help="held-out: clients' held-out data; test: the test set.", rich_help_panel=SCORE)
-    ] = "held-out",
-    held_out: Annotated[
-        float, typer.Option(help="Share of each client's training samples.", rich_help_panel=SCORE)
-    ] = 0.2,
-    test_samples: Annotated[
-        int | None, typer.Option(help="Evaluate on a fixed random sample of these.", rich_help_panel=SCORE)
-    ] = None,
-    eval_every: Annotated[
-        int | None,
-        typer.Option(help="Rounds between evaluations. \\[default: so that there are 20]", rich_help_panel=SCORE),
-    ] = None,
-    rounds: Annotated[int, typer.Option(help="Communication rounds of a run.")] = 100,
-    local_steps: Annotated[int, typer.Option(help="K, local steps of a client.")] = 10,
-    clients_per_round: Annotated[str | None, typer.Option(help="M, or all. \\[default: the task's]")] = None,
-    batch_size: Annotated[str | None, typer.Option(help="B, or full. \\[default: the task's]")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Trials at the same time. \\[default: the cores]")] = None,
+    task: Annotated[str, Option(help="A task's name, or my_file.py:function.")] = "digits",
+    algorithm: Annotated[str, Option(help="An algorithm's name, or my_file.py:Class.")] = "fedgbo",
+    optimiser: opt.Optimiser = None,
+    search: Annotated[str, Search(help="tpe or grid.")] = "tpe",
+    trials: Annotated[int | None, Search(help="Settings to try. \\[default: 30; a grid: all]")] = None,
+    budget: Annotated[int | None, Search(help="Rounds that all trials together may take.")] = None,
+    prune: Annotated[int, Search(help="Successive halving keeps one trial in so many; 0: never.")] = 3,
+    score: Annotated[str, Score(help="curve (mean over all rounds), best or last accuracy.")] = "curve",
+    warm_up: Annotated[int, Score(help="First rounds that do not count.")] = 0,
+    seeds: Annotated[int, Score(help=f"Seeds {FIRST_SEED}, {FIRST_SEED + 1}, ... for each setting.")] = 2,
+    on: Annotated[str, Score(help="held-out: clients' held-out data; test: the test set.")] = "held-out",
+    held_out: Annotated[float, Score(help="Share of each client's training samples.")] = 0.2,
+    test_samples: Annotated[int | None, Score(help="Evaluate on a fixed random sample of these.")] = None,
+    eval_every: Annotated[int | None, Score(help="Rounds between evaluations. \\[default: for 20 of them]")] = None,
+    rounds: Annotated[int, Option(help="Communication rounds of a run.")] = 100,
+    local_steps: Annotated[int, Option(help="K, local steps of a client.")] = 10,
+    clients_per_round: opt.ClientsPerRound = None,
+    batch_size: opt.BatchSize = None,
+    jobs: Annotated[int | None, Option(help="Trials at the same time. \\[default: the cores]")] = None,
     storage: Annotated[
-        str | None, typer.Option(help="An Optuna URL that several machines share. \\[default: a file in --out]")
+        str | None, Option(help="An Optuna URL, for several machines. \\[default: a file in --out]")
     ] = None,
-    study: Annotated[
-        str | None, typer.Option(help="The study's name in the storage. \\[default: from the task]")
-    ] = None,
-    to: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the search. \\[default: runs/tune-<name>-<time>]")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    study: Annotated[str | None, Option(help="The study's name in the storage. \\[default: from the task]")] = None,
+    to: Annotated[Path | None, opt.Out(help="Folder of the search. \\[default: runs/tune-<name>-<time>]")] = None,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Search good settings for an algorithm on a task, without looking at the test set.
 
-    Stop it at any time, or kill it, and repeat the command with the same --out to go on. Run the same command twice, or
-    on several machines with the same --storage, to share the work:
+    Stop it at any time, or kill it, and repeat the command with the same --out to resume. Run the same command twice,
+    or on several machines with the same --storage, to share the work:
 
     fedgbo tune --task digits --algorithm fedgbo --optimiser sgdm lr=0.01:10 --budget 8000 --out runs/tuned
 
     fedgbo run --preset runs/tuned/preset.csv
     """
-    with clean_errors():
-        if on not in ("held-out", "test"):
-            raise ConfigError(unknown("data to tune on", on, ("held-out", "test")))
-        asked: dict[str, Any] = {
-            "search": search, "trials": trials, "budget": budget, "prune": prune, "score": score, "warm_up": warm_up,
-            "seeds": seeds, "held_out": held_out if on == "held-out" else None, "test_samples": test_samples,
-            "eval_every": eval_every, "rounds": rounds, "local_steps": local_steps,
-            "clients_per_round": clients_per_round, "batch_size": batch_size,
-        }  # fmt: skip
-        plan = plan_of(task, algorithm, optimiser, ranges or [], asked)
-        workers = cores() if jobs is None else jobs
-        whole("jobs", workers)
-        label = f"{task.rpartition(':')[2]}-{plan.config({a.name: a.low for a in plan.axes}, 0).label}"
-        folder = to or Path("runs") / f"tune-{label}-{time.strftime('%Y%m%d-%H%M%S')}"
-        if on == "test":
-            err.print("[bold yellow]warning:[/] the test set chooses the settings, so it no longer tests them")
-        _carry_out(plan, folder, storage, study or f"{label}-K{local_steps}", workers, as_json, quiet or as_json)
+    if on not in ("held-out", "test"):
+        raise ConfigError(unknown("data to tune on", on, ("held-out", "test")))
+    asked: dict[str, Any] = {
+        "search": search, "trials": trials, "budget": budget, "prune": prune, "score": score, "warm_up": warm_up,
+        "seeds": seeds, "held_out": held_out if on == "held-out" else None, "test_samples": test_samples,
+        "eval_every": eval_every, "rounds": rounds, "local_steps": local_steps,
+        "clients_per_round": clients_per_round, "batch_size": batch_size,
+    }  # fmt: skip
+    plan = plan_of(task, algorithm, optimiser, ranges or [], asked)
+    workers = opt.worker_count(jobs)
+    label = f"{task.rpartition(':')[2]}-{plan.config({axis.name: axis.low for axis in plan.axes}, 0).label}"
+    folder = to or opt.new_folder("tune", label)
+    if on == "test":
+        err.print("[bold yellow]warning:[/] the test set chooses the settings, so it no longer tests them")
+    began = time.monotonic()
+    done = _search(plan, folder, storage, study or f"{label}-K{local_steps}", workers, quiet or as_json)
+    _report(done, plan, folder, as_json, time.monotonic() - began)
 
 
-def _carry_out(
-    plan: Plan, folder: Path, storage: str | None, name: str, workers: int, as_json: bool, quiet: bool
-) -> None:
+def _search(plan: Plan, folder: Path, storage: str | None, name: str, workers: int, quiet: bool) -> "optuna.Study":
     try:
-        from fedgbo.cli.trials import Show, report
         from fedgbo.experiments.tune.study import local_url
         from fedgbo.experiments.tune.worker import search
     except ImportError as error:
         raise MissingExtraError(f"fedgbo tune needs optuna: pip install 'fedgbo[tune]' ({error})") from error
     claim_folder(folder, plan, name)
-    began = time.monotonic()
-    try:
-        with Show(plan, folder, workers, quiet) as show:
-            done = search(plan, folder, storage or local_url(folder), name, workers, show)
-    except KeyboardInterrupt:
-        err.print(escape(f"stopped; go on by the same command with --out {folder}"))
-        sys.exit(130)
-    report(done, plan, folder, as_json, time.monotonic() - began)
+    if not quiet:
+        many = f"{plan.trials} trials" if plan.budget is None else f"{plan.budget} rounds"
+        each = f"{plan.trial_rounds} rounds each, {workers} at a time, into {folder}"
+        err.print(escape(f"{plan.search}: {many} of {each}"))
+    hint = f"repeat the command with --out {folder} to resume"
+    with stopped_by_ctrl_c(hint), _progress(plan, quiet) as show:
+        return search(plan, folder, storage or local_url(folder), name, workers, show)
+
+
+@contextmanager
+def _progress(plan: Plan, quiet: bool) -> "Iterator[Callable[[optuna.Study], None]]":
+    """Yield a function that shows the trials that have ended since its last call, in any process."""
+    from fedgbo.experiments.tune.study import outcome_of
+
+    known: set[int] = set()
+    last = float("-inf")  # time of the last look
+    status = Status("", console=err)
+
+    def show(study: "optuna.Study") -> None:
+        nonlocal known, last
+        if quiet or time.monotonic() - last < LOOK_SECONDS:
+            return
+        last = time.monotonic()
+        now = outcome_of(study, plan)
+        for tried in now.tried:
+            if tried.index not in known:
+                err.print(f"trial {tried.index}: {_line(tried)}")
+        known = {tried.index for tried in now.tried}
+        best = f"; best so far: {_line(now.best)}" if now.count("finished") else ""
+        status.update(f"{len(now.tried)} trials, {now.cost.rounds} rounds{best}")
+
+    if err.is_terminal and not quiet:
+        with status:
+            yield show
+    else:
+        yield show
+
+
+def _report(study: "optuna.Study", plan: Plan, folder: Path, as_json: bool, seconds: float) -> None:
+    """Write the files and print the result."""
+    from fedgbo.experiments.tune.study import edges, outcome_of, winner
+
+    found = outcome_of(study, plan)
+    best = found.best
+    write_atomic(folder / "preset.csv", winner(plan, best).encode())
+    write_atomic(folder / "trials.csv", trials_csv(plan, found.tried).encode())
+    measured = _measured(study, plan)
+    summary = {
+        "out": str(folder),
+        "settings": {**plan.fixed, **best.settings},
+        "score": best.score,
+        "measured": measured,
+        "trials": len(found.tried),
+        "stopped_early": found.count("stopped early"),
+        "diverged": found.count("diverged"),
+        "taken_up": found.taken_up,
+        "lost_rounds": found.lost_rounds,
+        **asdict(found.cost),
+    }
+    write_atomic(folder / "result.json", (json.dumps(summary, indent=2) + "\n").encode())
+    files = save_chart_if_possible(lambda: _chart(found, plan, measured), folder / "sensitivity")
+    if as_json:
+        print_json(summary)
+        return
+    out.print(f"best: {_line(best)}")
+    for warning in edges(plan, best):
+        err.print(f"[bold yellow]note:[/] {warning}")
+    out.print(_spent(found, seconds))
+    out.print(escape(f"preset   {folder / 'preset.csv'}\ntrials   {folder / 'trials.csv'}"))
+    for file in files:
+        out.print(escape(f"picture  {file}"))
+    optimiser = f" --optimiser {plan.optimiser}" if plan.optimiser else ""
+    steps = "" if plan.local_steps == 10 else f" --local-steps {plan.local_steps}"
+    task = f"--task {plan.task['name']} --algorithm {plan.algorithm}{optimiser}{steps}"
+    out.print(escape(f"use it: fedgbo run --preset {folder / 'preset.csv'} {task}"))
+
+
+def _line(tried: Tried) -> str:
+    settings = ", ".join(f"{key}={value:g}" for key, value in tried.settings.items())
+    score = "" if tried.score is None else f", {tried.score:.4f}"
+    how = "" if tried.state == "finished" else f", {tried.state} at round {tried.cost['rounds']}"
+    return f"{settings}{score}{how}"
+
+
+def _spent(found: "Outcome", seconds: float) -> str:
+    cost, many = found.cost, len(found.tried)
+    again = f"; {found.taken_up} resumed after a kill, {found.lost_rounds} rounds lost" if found.taken_up else ""
+    return (
+        f"cost: {many} {'trial' if many == 1 else 'trials'} ({found.count('stopped early')} stopped early, "
+        f"{found.count('diverged')} diverged{again}), {cost.rounds} rounds, {cost.client_steps} client steps, "
+        f"{quantity(cost.upload_bytes, 'B', 1024)} up, {quantity(cost.flops, 'FLOP')} on clients, "
+        f"{cost.seconds:.0f} s of training; {seconds:.0f} s in this command"
+    )
+
+
+def _measured(study: "optuna.Study", plan: Plan) -> str:
+    """Return a description of the score, e.g. "mean held-out accuracy"."""
+    kind = {"curve": "mean", "best": "best", "last": "last"}[plan.score]
+    where = "test" if plan.held_out is None else "held-out"
+    what = "accuracy" if study.user_attrs["metric"] else "loss, negative"
+    return f"{kind} {where} {what}" + (f" after round {plan.warm_up}" if plan.warm_up else "")
+
+
+def _chart(found: "Outcome", plan: Plan, measured: str) -> Any:
+    grid = plan.search == "grid"
+    scales = [Scale(a.name, a.values if grid else None, a.decay, a.logarithmic) for a in plan.axes]
+    title = f"{plan.task['name']}: {plan.algorithm} {plan.optimiser or ''}".rstrip()
+    return sensitivity_chart(found.tried, scales, title, measured)

@@ -9,11 +9,9 @@ from fedgbo.core.errors import FolderBusyError, RunFolderError
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name
-from fedgbo.reports.costs import cost_columns, cost_lines, cost_remarks
+from fedgbo.reports.comparison import baseline_of, cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.load import Group, RunData, group_runs
-from fedgbo.reports.sections import unique
-from fedgbo.reports.settings import distinct, settings_of
-from fedgbo.reports.summary import baseline_of
+from fedgbo.reports.sections import distinct, settings_of, unique
 from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.config import RunConfig
 

@@ -15,7 +15,7 @@ from fedgbo.federation.control import Control, Status
 from fedgbo.federation.credentials import PRIVATE_FILE
 from fedgbo.federation.processes import Process, Tail, without_colours
 from fedgbo.runs.checkpoint import digest
-from fedgbo.runs.execute import execute, read_config
+from fedgbo.runs.config import execute, read_config
 from fedgbo.runs.folder import RunFolder
 
 EVENT_SECONDS = 0.1  # between reads of the events

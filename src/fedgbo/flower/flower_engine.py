@@ -18,8 +18,8 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import FederationError
 from fedgbo.core.random import stream
 from fedgbo.core.state import State
-from fedgbo.engines.engine import Engine
-from fedgbo.engines.serial import ClientResult, CohortResult, gather
+from fedgbo.engines.engine import Engine, gather
+from fedgbo.engines.serial import ClientResult, CohortResult
 from fedgbo.flower.exchange import Attempt, Exchange, Outcome
 from fedgbo.flower.messenger import Events, Messenger
 from fedgbo.flower.options import Options

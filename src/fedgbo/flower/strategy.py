@@ -24,9 +24,8 @@ from fedgbo.flower.node import TaskBuilder, TaskSource, build_task, model_digest
 from fedgbo.flower.options import Options
 from fedgbo.flower.wire import Settings
 from fedgbo.runs.checkpoint import digest
-from fedgbo.runs.config import RunConfig
+from fedgbo.runs.config import RunConfig, read_config
 from fedgbo.runs.describe import describe, find
-from fedgbo.runs.execute import read_config
 from fedgbo.runs.loop import Callback, run
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress

@@ -7,8 +7,7 @@ import numpy as np
 
 from fedgbo.core.errors import FedGBOError
 from fedgbo.core.random import permutation
-from fedgbo.data.federated import FederatedData
-from fedgbo.data.naive import compare_memory
+from fedgbo.data.federated import FederatedData, compare_memory
 from fedgbo.data.store import Array
 from fedgbo.reports.charts import altair, embedded
 from fedgbo.reports.sections import Section

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from fedgbo.engines.layers import gru, pool
-from fedgbo.engines.layers.native import library
+from fedgbo.engines.layers import gru
+from fedgbo.engines.layers.conv import pool
+from fedgbo.native import library
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from torch import nn
 
 from fedgbo.engines.layers import accelerate, gru_loops
 from fedgbo.engines.layers.gru import FastGRU, _loops
-from fedgbo.engines.layers.native import library
+from fedgbo.native import library
 from tests.engines.layers.compare import TOLERANCE, assert_same_bits, assert_same_function, relative, run
 
 

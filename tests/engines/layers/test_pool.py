@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedgbo.engines.layers import accelerate
-from fedgbo.engines.layers.pool import FastMaxPool2d, pool
+from fedgbo.engines.layers.conv import FastMaxPool2d, pool
 from tests.engines.layers.compare import assert_same_bits, run
 
 ORDERS = {

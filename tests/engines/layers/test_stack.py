@@ -9,7 +9,7 @@ import fedgbo
 from fedgbo.core.objective import MaxEntropy
 from fedgbo.engines.fixed import FixedStep
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.layers.native import library
+from fedgbo.native import library
 from fedgbo.engines.layers.stack import runner_for
 from fedgbo.models.cnn import paper_cnn
 from tests.engines.layers.compare import relative

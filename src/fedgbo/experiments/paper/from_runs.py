@@ -18,10 +18,9 @@ from fedgbo.experiments.paper.cost_tables import PaperTask, caption, printed_row
 from fedgbo.experiments.presets import takes_optimiser
 from fedgbo.experiments.results import Results, heading
 from fedgbo.optimisers import OPTIMISERS
-from fedgbo.reports.costs import PAIRED, accuracy_cell, paired_cells
+from fedgbo.reports.comparison import PAIRED, Effort, accuracy_cell, paired_cells, summarise
 from fedgbo.reports.curves import Curve, curve
 from fedgbo.reports.load import Group, group_runs
-from fedgbo.reports.summary import Effort, summarise
 from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.config import RunConfig
 

@@ -22,7 +22,7 @@ from fedgbo.experiments.theory.bound import (
     theorem,
 )
 from fedgbo.optimisers import SGDm
-from fedgbo.reports.chart import COLOURS, DASHES, altair, titled
+from fedgbo.reports.charts import COLOURS, DASHES, altair, titled
 from fedgbo.runs.loop import run
 from fedgbo.runs.round import Progress
 from fedgbo.tasks.quadratic import Floats, Quadratics
