@@ -34,8 +34,7 @@ from fedgbo.experiments.results import (
 from fedgbo.experiments.shelf import State
 from fedgbo.reports.charts import bands, panel_chart
 from fedgbo.reports.curves import curve, curves_csv
-from fedgbo.reports.render import FILES
-from fedgbo.reports.table import RENDERERS, Table
+from fedgbo.reports.table import FILES, RENDERERS, Table
 from fedgbo.runs.files import write_atomic
 
 Overrides = Annotated[opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs; they override the file's.")]

@@ -21,9 +21,10 @@ from fedgbo.cli.experiment import experiment, paper
 from fedgbo.cli.report import report, watch
 from fedgbo.cli.run import resume, run
 from fedgbo.cli.tune import tune
+from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.experiments.presets import PRESETS, presets
 from fedgbo.runs.describe import CATALOGUES, parameters
-from fedgbo.runs.together import refuse_team, started_as_team
+from fedgbo.runs.ranks import refuse_torchrun
 
 app = typer.Typer(
     name="fedgbo",
@@ -85,27 +86,27 @@ def start(
 ) -> None:
     """Federated learning that converges in a fraction of the communication rounds."""
     if context.invoked_subcommand not in ("run", "resume"):
-        refuse_team(f"fedgbo {context.invoked_subcommand}")
+        refuse_torchrun(f"fedgbo {context.invoked_subcommand}")
 
 
 def main() -> None:
     """Run the command line."""
-    team = started_as_team()
+    several = under_torchrun()
 
     def terminated(number: int, frame: FrameType | None) -> None:
-        if team:  # torchrun repeats its signals, and kills processes that take longer than 30 seconds
+        if several:  # torchrun repeats its signals, and kills processes that take longer than 30 seconds
             for again in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(again, signal.SIG_IGN)
         raise KeyboardInterrupt  # SIGTERM stops a run as Ctrl-C does: with a checkpoint
 
     signal.signal(signal.SIGTERM, terminated)
-    if team:
+    if several:
         signal.signal(signal.SIGINT, terminated)
     try:
         app()
     except (KeyboardInterrupt, SystemExit) as ended:
         code = ended.code if isinstance(ended, SystemExit) else 130
-        if team and code:  # at once: torch would wait for lost connections
+        if several and code:  # at once: torch would wait for lost connections
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code if isinstance(code, int) else 1)

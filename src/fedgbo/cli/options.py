@@ -33,6 +33,8 @@ BatchSize = Annotated[str | None, Option(help="B, or full. \\[default: the task'
 TestSamples = Annotated[int | None, Option(help="Evaluate on a fixed random sample of the test set.")]
 Workers = Annotated[int | None, Option(help="Clients trained at the same time. \\[default: the cores]")]
 Device = Annotated[str, Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
+Engine = Annotated[str, Option(help="auto, or plain for the textbook loop: slower, equal up to rounding.")]
+Explain = Annotated[bool, Option("--explain", help="Print how clients take their local steps, and why.")]
 Jobs = Annotated[int | None, Option(help="Runs at the same time. \\[default: the cores]")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Out = partial(Option, "--out", "-o")  # the help differs between commands

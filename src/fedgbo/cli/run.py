@@ -3,20 +3,20 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import one_run, out, print_json, quantity, say
-from fedgbo.core.errors import DivergenceError, RankError
-from fedgbo.costs.probe import probe
+from fedgbo.core.errors import ConfigError, DivergenceError, RankError
+from fedgbo.costs.closed import exchange
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, execute, read_config
-from fedgbo.runs.ranks import leads
+from fedgbo.runs.ranks import ask_rank0, leads
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
-from fedgbo.runs.together import ask_leader
+from fedgbo.runs.round import Progress
 
 Hyper = partial(Option, rich_help_panel="Hyperparameters")
 
@@ -34,6 +34,9 @@ def run(
     clients_per_round: opt.ClientsPerRound = None,
     batch_size: opt.BatchSize = None,
     test_samples: opt.TestSamples = None,
+    weights: Annotated[
+        str | None, Option(help="Mean over clients, or over their samples. \\[default: clients]")
+    ] = None,
     metrics: Annotated[
         opt.Texts, Option(help="Measure each round: cosine, or drift (twice the work); repeatable.")
     ] = None,
@@ -46,6 +49,8 @@ def run(
     mu: Annotated[float | None, Hyper(help="FedProx's pull.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
+    engine: opt.Engine = "auto",
+    explain: opt.Explain = False,
     to: Annotated[Path | None, opt.Out(help="Folder of the run. \\[default: runs/<name>-<time>]")] = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -62,7 +67,7 @@ def run(
         "task": task, "algorithm": algorithm, "optimiser": optimiser, "preset": preset, "rounds": rounds,
         "local_steps": local_steps, "seed": seed, "eval_every": eval_every,
         "clients_per_round": _number(clients_per_round), "batch_size": _number(batch_size),
-        "test_samples": test_samples, "metrics": metrics or None,
+        "test_samples": test_samples, "weights": weights, "metrics": metrics or None,
         "lr": lr, "server_lr": server_lr, "beta": beta, "beta1": beta1, "beta2": beta2, "eps": eps, "mu": mu,
     }  # fmt: skip
 
@@ -71,9 +76,9 @@ def run(
         folder = to or opt.new_folder(config.task["name"], config.label)
         return {"config": config.model_dump(), "folder": str(folder)}
 
-    asked = ask_leader(ask)
+    asked = ask_rank0(ask)
     config, folder = RunConfig(**asked["config"]), Path(asked["folder"])
-    _carry_out(config, folder, resume=False, workers=workers, device=device, as_json=as_json, quiet=quiet)
+    _carry_out(config, folder, _How(False, workers, device, engine, explain, as_json, quiet))
 
 
 def resume(
@@ -81,22 +86,48 @@ def resume(
     rounds: Annotated[int | None, Option(help="Resume up to this many rounds instead.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
+    engine: opt.Engine = "auto",
+    explain: opt.Explain = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Resume a run that was stopped or killed. The result is bit for bit that of an uninterrupted run."""
-    config = RunConfig(**ask_leader(lambda: read_config(folder).model_dump()))
+    config = RunConfig(**ask_rank0(lambda: read_config(folder).model_dump()))
     if rounds is not None:
         config = config.model_copy(update={"rounds": rounds})
-    _carry_out(config, folder, resume=True, workers=workers, device=device, as_json=as_json, quiet=quiet)
+    _carry_out(config, folder, _How(True, workers, device, engine, explain, as_json, quiet))
 
 
-def _carry_out(
-    config: RunConfig, folder: Path, *, resume: bool, workers: int | None, device: str, as_json: bool, quiet: bool
-) -> None:
+class _How(NamedTuple):
+    """How a run is carried out and shown; no result depends on it."""
+
+    resume: bool
+    workers: int | None
+    device: str
+    engine: str
+    explain: bool
+    as_json: bool
+    quiet: bool
+
+
+class _Explanation:
+    """A callback that prints, once, how clients take their local steps."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def __call__(self, progress: Progress) -> None:
+        if not self._told:
+            say(f"local steps: {progress.engine}")
+        self._told = True
+
+
+def _carry_out(config: RunConfig, folder: Path, how: _How) -> None:
     try:
-        with one_run(config.label, quiet or as_json or not leads()) as callbacks:
-            result = execute(config, folder, callbacks, resume, workers, device)
+        with one_run(config.label, how.quiet or how.as_json or not leads()) as callbacks:
+            if how.explain:
+                callbacks = [_Explanation(), *callbacks]
+            result = execute(config, folder, callbacks, how.resume, how.workers, how.device, how.engine)
     except KeyboardInterrupt:
         say(f"stopped; resume with: fedgbo resume {folder}")
         sys.exit(130)
@@ -108,14 +139,22 @@ def _carry_out(
         raise
     if not leads():
         return
-    memory = len(probe(config.build_algorithm(), 1).memory) * result.params.nbytes
-    if as_json:
+    memory = _client_memory(config, result)
+    if how.as_json:
         print_json(_summary(result, memory, folder))
     else:
         out.print(_sentence(result, memory, folder))
 
 
-def _summary(result: Result, memory_bytes: int, folder: Path) -> dict[str, Any]:
+def _client_memory(config: RunConfig, result: Result) -> int | None:
+    """Return the bytes that a client holds, as in the paper's Table 1; None for algorithms without a formula."""
+    try:
+        return len(exchange(config.build_algorithm(), 1).memory) * result.params.nbytes
+    except ConfigError:
+        return None
+
+
+def _summary(result: Result, memory_bytes: int | None, folder: Path) -> dict[str, Any]:
     last, best = result.history[-1], result.best
     return {
         "out": str(folder),
@@ -131,21 +170,23 @@ def _summary(result: Result, memory_bytes: int, folder: Path) -> dict[str, Any]:
         "client_memory_bytes": memory_bytes,
         "seconds": last.seconds,
         "digest": digest(result.state.tensors()),
-    } | ({} if last.drift is None else {"drift": last.drift})
+    } | {name: value for name in ("drift", "note") if (value := getattr(last, name)) is not None}
 
 
-def _sentence(result: Result, memory_bytes: int, folder: Path) -> str:
+def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
     last, best = result.history[-1], result.best
     score = (
         f"test loss {last.loss:.4g} (lowest {best.loss:.4g}"
         if last.accuracy is None
         else f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
     )
+    flops = "FLOPs not counted" if last.flops is None else f"{quantity(last.flops, 'FLOP')} on clients"
+    held = "" if memory_bytes is None else f"; each holds {quantity(memory_bytes, 'B', 1024)}"
+    note = "" if last.note is None else f"{last.note}\n"
     return (
         f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; "
         f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down, "
-        f"{quantity(last.flops, 'FLOP')} on clients; each holds {quantity(memory_bytes, 'B', 1024)}\n"
-        f"{_drift_line(last)}{folder}"
+        f"{flops}{held}\n{note}{_drift_line(last)}{folder}"
     )
 
 

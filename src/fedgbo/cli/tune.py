@@ -19,8 +19,7 @@ from typer import Argument, Option
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, quantity, save_chart_if_possible, stopped_by_ctrl_c
 from fedgbo.core.errors import ConfigError, MissingExtraError, unknown
-from fedgbo.experiments.tune.folder import claim_folder
-from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, plan_of
+from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, claim_folder, plan_of
 from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
 from fedgbo.runs.files import write_atomic
 
@@ -144,7 +143,7 @@ def _progress(plan: Plan, quiet: bool) -> "Iterator[Callable[[optuna.Study], Non
 
 def _report(study: "optuna.Study", plan: Plan, folder: Path, as_json: bool, seconds: float) -> None:
     """Write the files and print the result."""
-    from fedgbo.experiments.tune.study import edges, outcome_of, winner
+    from fedgbo.experiments.tune.study import edges, outcome_of, trials_csv, winner
 
     found = outcome_of(study, plan)
     best = found.best

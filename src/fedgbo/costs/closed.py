@@ -7,6 +7,7 @@
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedGBO, Mimelite, MimeXlite
 from fedgbo.core.algorithm import FederatedAlgorithm
@@ -34,7 +35,8 @@ class Exchange:
 def exchange(algorithm: FederatedAlgorithm, local_steps: int) -> Exchange:
     """Return the formulas of one of the package's own algorithms; raise ConfigError for another class."""
     kind, operations = type(algorithm), step_operations(algorithm)
-    stats = STATS.get(type(getattr(algorithm, "optimiser", None)))
+    optimiser: Any = type(getattr(algorithm, "optimiser", None))
+    stats = STATS.get(optimiser)
     if operations is None or (kind is not AdaptiveFedOpt and stats is None):
         raise ConfigError(
             f"there is no cost formula for {kind.__name__} with this optimiser and these terms; "

@@ -45,7 +45,7 @@ def _own_operations(algorithm: FederatedAlgorithm) -> int | None:
         return FIXED[SGD]
     if kind is SCAFFOLD:
         return CORRECTED
-    optimiser: type[Optimiser] = type(getattr(algorithm, "optimiser", None))
+    optimiser: Any = type(getattr(algorithm, "optimiser", None))
     if kind in (FedGBO, Mimelite, MimeXlite) and optimiser in FIXED:
         summed = isinstance(algorithm, FedGBO) and not algorithm.inverts  # clients also sum up their gradients
         return FIXED[optimiser] + summed

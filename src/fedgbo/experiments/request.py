@@ -16,6 +16,7 @@ from fedgbo.runs.describe import find
 Setting = float | Table | None  # a number or, as a table, a schedule over rounds
 AS_THEY_ARE = {
     "rounds", "local_steps", "seed", "eval_every", "clients_per_round", "batch_size", "test_samples", "metrics",
+    "weights", "sampler", "transforms", "aggregator",
 }  # fmt: skip
 SETTINGS = ("lr", "server_lr", "beta", "beta1", "beta2", "eps", "mu")
 
@@ -45,6 +46,10 @@ class Request(BaseModel):
     batch_size: int | Literal["full"] | None = None
     test_samples: int | None = Field(default=None, ge=1)
     metrics: list[str] = []
+    weights: Literal["clients", "samples"] | None = None
+    sampler: Table | None = None
+    transforms: list[Table] = []
+    aggregator: Table | None = None
 
     def resolve(self) -> tuple[RunConfig, str | None]:
         """Return the run, and a note about the settings that a preset filled in."""

@@ -223,5 +223,5 @@ class _Curves:
         total = Cost()
         for last in (curve[max(curve)] for curve in self._curves if curve):
             steps = last.round * cohort * self._plan.local_steps
-            total += Cost(last.round, steps, last.upload_bytes, last.download_bytes, last.flops, last.seconds)
+            total += Cost(last.round, steps, last.upload_bytes, last.download_bytes, last.flops or 0.0, last.seconds)
         return total
