@@ -5,11 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from fedgbo.engines.serial import SerialEngine
 from flwr.app import Array
 
 import fedgbo
-from fedgbo.bench.contender import Work
+from fedgbo.costs.operations import Meter
+from fedgbo.engines.engine import Round
+from fedgbo.engines.select import local_engine
+from fedgbo.pipeline import Pipeline
+from fedgbo.pipeline.samplers import FixedSize
 from tests.conftest import make_task
 from tests.flower.federations import GBO, QUICK, events, everyone, federate, nodes, simulate, told
 from tests.flower.grids import LocalGrid
@@ -57,11 +60,14 @@ def test_an_update_that_is_not_sound_is_rejected_by_name_and_the_round_goes_on(c
 def without_client_zero():
     """What the other five clients alone give."""
     task = everyone()
-    engine = SerialEngine(task, GBO, seed=0)
+    engine = local_engine(task, GBO, seed=0)
     state = GBO.init(engine.initial_params)
-    result = engine.train(GBO, GBO.broadcast(state), [1, 2, 3, 4, 5], [2] * 5, 0)
-    state = GBO.server_update(state, result.mean, result.steps).to(torch.float32)
-    return fedgbo.Result(task, state, [])
+    result = engine.train(work(GBO, state, [1, 2, 3, 4, 5]))
+    return fedgbo.Result(task, GBO.server_update(state, result.mean, result.steps), [])
+
+
+def work(algorithm, down, clients):
+    return Round(0, algorithm, down, clients, [2] * len(clients), Pipeline(FixedSize(1)), Meter(algorithm))
 
 
 def test_a_round_without_some_clients_is_booked_as_it_was(tmp_path):
@@ -101,11 +107,13 @@ def test_the_mean_by_samples_is_that_of_validated_counts(tmp_path):
     options = dataclasses.replace(QUICK, weighted=True)
     ours = federate(lopsided, fedgbo.FedAvg(fedgbo.SGD(lr=0.1)), options=options, rounds=1)
     algorithm = fedgbo.FedAvg(fedgbo.SGD(lr=0.1))
-    engine = SerialEngine(task, algorithm, seed=0)
-    work = Work(algorithm, fedgbo.State(engine.initial_params), 0)
-    ups = [engine.train_client(engine.model, work, c, 2).up.params.double() for c in range(3)]
+    engine = local_engine(task, algorithm, seed=0)
+    order = [(client, 2) for client in range(3)]
+    uploads = engine.uploads(work(algorithm, fedgbo.State(engine.initial_params), range(3)), order)
+    ups = [upload.state.params.double() for upload in uploads]
     mean = (1 * ups[0] + 2 * ups[1] + 5 * ups[2]) / 8
     assert torch.allclose(ours.params.double(), engine.initial_params - mean, atol=1e-7)
+    assert torch.equal(ours.params, fedgbo.run(task, algorithm, rounds=1, local_steps=2, weights="samples").params)
 
 
 def lopsided():

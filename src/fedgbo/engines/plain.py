@@ -27,7 +27,8 @@ CHUNK = 64  # samples that go through the model at once where all are wanted: mo
 class Descent(Protocol):
     """A fast way to take the K local steps of `Client.descend`, the one seam for speed."""
 
-    choice: str  # how, in a few words
+    def explain(self, model: FlatModel) -> str:
+        """Say how, in a few words."""
 
     def takes(self, client: "SimulatedClient", params: Tensor) -> bool:
         """Return whether this is for the client's objective terms; else the textbook loop is used."""
@@ -39,7 +40,8 @@ class Descent(Protocol):
 class InPlace:
     """Each local step in place, in one pass over the weights. No term may have a gradient of its own."""
 
-    choice = "local steps in place"
+    def explain(self, model: FlatModel) -> str:
+        return f"local steps in place, gradients by {model.kind}"
 
     def takes(self, client: "SimulatedClient", params: Tensor) -> bool:
         return all(term.gradient(params, client.start) is None for term in client.terms)
@@ -81,8 +83,8 @@ class PlainEngine:
 
     @property
     def choice(self) -> str:
-        steps = "the textbook loop" if self.descent is None else self.descent.choice
-        return f"one client at a time; {steps}; gradients by {self.model.kind}"
+        textbook = f"the textbook loop, gradients by {self.model.kind}"
+        return f"one client at a time; {textbook if self.descent is None else self.descent.explain(self.model)}"
 
     def _draws_random_numbers(self) -> bool:
         """Return whether training the model draws from torch's generator, as dropout does."""

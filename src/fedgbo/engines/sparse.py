@@ -8,6 +8,7 @@ from torch.nn import functional
 from fedgbo.core.objective import Proximal
 from fedgbo.core.optimiser import AffineStep
 from fedgbo.data.samples import SparseSamples
+from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import SimulatedClient
 from fedgbo.models.linear import SparseLinear
 from fedgbo.native import TYPES, addresses, library
@@ -20,12 +21,13 @@ COLUMNS = {"indptr": np.int64, "indices": np.uint16, "counts": np.uint8, "labels
 class SparseDescent:
     """A step's gradient touches only the features of its minibatch, so its cost does not grow with the model."""
 
-    choice = "all local steps of a client in one call of C code for sparse linear models"
-
     def __init__(self, samples: SparseSamples, features: int, classes: int, batch_size: int) -> None:
         self._shape, self._batch = (features, classes), batch_size
         self._columns = [np.require(getattr(samples, name), kind, "C") for name, kind in COLUMNS.items()]
         self._addresses = [column.ctypes.data for column in self._columns]
+
+    def explain(self, model: FlatModel) -> str:
+        return "all local steps of a client in one call of C code for linear models on sparse samples"
 
     def takes(self, client: SimulatedClient, params: Tensor) -> bool:
         return all(type(term) is Proximal for term in client.terms)

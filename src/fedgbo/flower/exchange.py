@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from flwr.app import ArrayRecord
 from torch import Tensor
@@ -11,7 +12,17 @@ from fedgbo.core.errors import DataError
 from fedgbo.flower.messenger import Events, Messenger, Reply, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.roster import Host, Roster
-from fedgbo.flower.wire import ClientFailed, ClientUpdate, Order, Settings, absurd, read_answer, read_update, to_content
+from fedgbo.flower.wire import (
+    ClientFailed,
+    ClientUpdate,
+    Order,
+    Settings,
+    absurd,
+    read_answer,
+    read_update,
+    to_content,
+    unlike,
+)
 
 PATIENCE = 2  # deadlines for which a reply is expected; one that comes after the first is only reported as late
 
@@ -25,8 +36,9 @@ class Attempt:
     settings: Settings  # with the round's algorithm
     down: ArrayRecord  # made once, the same for all nodes
     steps: Mapping[int, int]  # local steps of each chosen client, in order of preference
+    since: Mapping[int, int]  # round of each chosen client's last update that counted; -1: none
     hosts: Mapping[int, Host]  # of each chosen client; a copy, because a node may leave the roster meanwhile
-    names: tuple[str, ...]  # of the uploaded vectors
+    names: tuple[str, ...] | None  # of the uploaded vectors; None: those that most clients upload
     like: Tensor  # shape and type of each uploaded vector
     enough: int  # updates; the attempt ends when it has them
 
@@ -103,7 +115,13 @@ class Exchange:
         for client in attempt.steps:
             by_node.setdefault(attempt.hosts[client].node, []).append(client)
         orders = {
-            node: Order(attempt.t, attempt.number, clients, [attempt.steps[client] for client in clients])
+            node: Order(
+                round=attempt.t,
+                attempt=attempt.number,
+                clients=clients,
+                steps=[attempt.steps[client] for client in clients],
+                since=[attempt.since[client] for client in clients],
+            )
             for node, clients in by_node.items()
         }
         contents = {node: to_content(attempt.settings, order, attempt.down) for node, order in orders.items()}
@@ -134,9 +152,10 @@ class Exchange:
                 self._report("dropped", attempt, [client], node, f"its training failed: {error}")
 
     def _reject_absurd(self, attempt: Attempt, outcome: Outcome) -> None:
-        for client, reason in absurd(outcome.updates, self._options.max_norm).items():
-            del outcome.updates[client]
-            self._report("rejected", attempt, [client], attempt.hosts[client].node, reason)
+        for check in (unlike, partial(absurd, factor=self._options.max_norm)):
+            for client, reason in check(outcome.updates).items():
+                del outcome.updates[client]
+                self._report("rejected", attempt, [client], attempt.hosts[client].node, reason)
 
     def _give_up(self, attempt: Attempt, orders: Iterable[tuple[SentMessage, Order]], enough: bool) -> None:
         """Stop waiting for some nodes, and remember them as busy."""

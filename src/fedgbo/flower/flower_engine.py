@@ -1,4 +1,4 @@
-"""The engine of a federation: trains a round's clients on their Flower nodes, and averages the valid updates.
+"""The engine of a federation: trains a round's clients on their Flower nodes, and combines the valid updates.
 
 The round loop, records, checkpoints and algorithm are those of `fedgbo run`; only `train` differs. The server state is
 not changed here, so a failed round leaves it as it was.
@@ -10,23 +10,21 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.serverapp import Grid
 
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.errors import FederationError
+from fedgbo.core.errors import ConfigError, FederationError
 from fedgbo.core.random import stream
-from fedgbo.core.state import State
-from fedgbo.engines.engine import Engine, gather
-from fedgbo.engines.serial import ClientResult, CohortResult
+from fedgbo.core.upload import Upload
+from fedgbo.costs.closed import exchange
+from fedgbo.engines.engine import Engine, Gathered, Round, gather
 from fedgbo.flower.exchange import Attempt, Exchange, Outcome
 from fedgbo.flower.messenger import Events, Messenger
 from fedgbo.flower.options import Options
 from fedgbo.flower.roster import Roster
 from fedgbo.flower.wire import Settings, to_record
 from fedgbo.runs.describe import describe
-from fedgbo.runs.prices import asked
+from fedgbo.runs.memory import ClientMemory
 from fedgbo.runs.steps import LocalSteps, steps_of
 
 MAX_SHARE = 10  # times the median number of samples: in a weighted mean a client counts for no more
@@ -47,15 +45,20 @@ class FlowerEngine:
         self._exchange = Exchange(messenger, self._roster, options, events)
         self._started = False
 
-    def train(
-        self, algorithm: FederatedAlgorithm, down: State, cohort: Sequence[int], steps: Sequence[int], t: int
-    ) -> CohortResult:
-        """Run round t on the cohort's nodes; retry it if there were too few valid updates."""
+    @property
+    def choice(self) -> str:
+        return "on Flower's nodes"
+
+    def train(self, work: Round) -> Gathered:
+        """Run a round on the cohort's nodes; retry it if there were too few valid updates."""
         if not self._started:
             self._wait_for_nodes()
-        needed = self._options.needed(len(cohort))
-        settings = replace(self._settings, algorithm=describe(algorithm))
-        record, failed = to_record(down), set[int]()
+        cohort, t, needed = work.cohort, work.t, self._options.needed(len(work.cohort))
+        settings = replace(
+            self._settings, algorithm=describe(work.algorithm), transforms=describe(work.pipeline.transforms)
+        )
+        rounds = work.states.rounds if isinstance(work.states, ClientMemory) else {}
+        record, failed = to_record(work.down), set[int]()
         for number in range(self._options.attempts):
             began = time.perf_counter()
             chosen = self._choose(cohort, t, number, needed, failed)
@@ -65,16 +68,17 @@ class FlowerEngine:
                 settings=settings,
                 down=record,
                 steps=dict(zip(chosen, steps_of(self._local_steps, chosen, t), strict=True)),
+                since={client: rounds.get(client, -1) for client in chosen},
                 hosts={client: self._roster.clients[client] for client in chosen},
-                names=asked(algorithm, steps[0]).up,
-                like=down.params,
+                names=_uploaded(work.algorithm),
+                like=work.down.params,
                 enough=len(cohort),
             )
             self._events("round", round=t + 1, attempt=number, clients=chosen)
             sampling = time.perf_counter() - began
             outcome = self._exchange.carry_out(attempt) if len(chosen) >= needed else Outcome()
             if len(outcome.updates) >= needed:
-                return self._average(attempt, outcome, down, sampling)
+                return self._combine(work, attempt, outcome, sampling)
             if outcome.asked:
                 failed |= set(chosen) - set(outcome.updates)
             valid, traffic = len(outcome.updates), _traffic(outcome)
@@ -114,51 +118,44 @@ class FlowerEngine:
         in_order = [*(client for client in cohort if client in free), *spare]
         return sorted(in_order, key=lambda client: client in failed)[:size]  # stable: failed clients come last
 
-    def _average(self, attempt: Attempt, outcome: Outcome, down: State, sampling: float) -> CohortResult:
-        """Average with the same code as `fedgbo run`, in order of client number."""
+    def _combine(self, work: Round, attempt: Attempt, outcome: Outcome, sampling: float) -> Gathered:
+        """Combine the updates with the same code as `fedgbo run`, in order of client number."""
         began = time.perf_counter()
         clients = sorted(outcome.updates)
-        updates, steps = [outcome.updates[client] for client in clients], [attempt.steps[client] for client in clients]
-        samples = [attempt.hosts[client].samples for client in clients]
-        weights = sample_weights(samples) if self._options.weighted else None
-        results = (
-            ClientResult(update.up if weights is None else _scaled(update.up, weights[i]), update.loss, update.samples)
-            for i, update in enumerate(updates)  # one at a time: the scaled copies are large
-        )
-        result = replace(
-            gather(results, down, steps),
-            steps=float(np.average(steps, weights=weights)),
-            counted=steps,
-            download_bytes=down.nbytes * outcome.asked,
-            upload_bytes=sum(update.up.nbytes for update in updates),
-        )
+        samples = bounded([attempt.hosts[client].samples for client in clients])
+        uploads = []
+        for client, count in zip(clients, samples, strict=True):
+            one = outcome.updates[client]
+            steps, sent = attempt.steps[client], (one.up.nbytes, one.gradients, one.operations)
+            uploads.append(Upload(client, one.up, steps, count, one.loss, *sent))
+        gathered = gather(uploads, work, self.task.data.clients, downloads=outcome.asked)
+        averaging = time.perf_counter() - began
         self.report = {
             "took_part": clients,
             **_traffic(outcome),
-            "ledger_down": result.download_bytes,
-            "ledger_up": result.upload_bytes,
-            "seconds": {"sampling": sampling, **outcome.seconds, "averaging": time.perf_counter() - began},
+            "ledger_down": gathered.download_bytes,
+            "ledger_up": gathered.upload_bytes,
+            "seconds": {"sampling": sampling, **outcome.seconds, "averaging": averaging},
         }
-        return result
+        return replace(gathered, training_seconds=sampling + sum(outcome.seconds.values()) + averaging)
 
 
-def sample_weights(samples: Sequence[int]) -> list[float]:
-    """Return each client's weight in the mean by numbers of samples, with a mean of 1 and a bounded maximum.
+def bounded(samples: Sequence[int]) -> list[int]:
+    """Return the numbers of samples with a bounded maximum, so that no client can buy itself more than a bounded say.
 
-    >>> sample_weights([1, 3])
-    [0.5, 1.5]
-    >>> sample_weights([2, 2, 2, 10**9])[-1] < 3.1
-    True
+    >>> bounded([1, 3]), bounded([2, 2, 2, 10**9])
+    ([1, 3], [2, 2, 2, 20])
     """
-    most = MAX_SHARE * median(samples)
-    bounded = [min(count, most) for count in samples]
-    return [count * len(bounded) / sum(bounded) for count in bounded]
+    most = int(MAX_SHARE * median(samples))
+    return [min(count, most) for count in samples]
 
 
-def _scaled(up: State, weight: float) -> State:
-    """Return the update in float64, times its weight: the plain mean of these is the weighted one."""
-    wide = up.to(torch.float64)
-    return State(wide.params * weight, {name: stat * weight for name, stat in wide.stats.items()})
+def _uploaded(algorithm: FederatedAlgorithm) -> tuple[str, ...] | None:
+    """Return the names of the vectors that clients upload; None for an algorithm without a formula."""
+    try:
+        return exchange(algorithm, 1).up
+    except ConfigError:
+        return None
 
 
 def _traffic(outcome: Outcome) -> dict[str, int]:

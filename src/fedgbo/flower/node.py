@@ -7,9 +7,12 @@ num-partitions=4` for every fourth client from client 0 on. `device` is cpu (the
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,14 +23,18 @@ from flwr.clientapp import ClientApp
 from fedgbo import __version__
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import ConfigError, FedGBOError
+from fedgbo.costs.operations import Meter
 from fedgbo.data.federated import FederatedData
 from fedgbo.engines.device import device_of
-from fedgbo.engines.engine import Engine
-from fedgbo.engines.select import engine_for
+from fedgbo.engines.engine import LocalEngine, Round
+from fedgbo.engines.select import local_engine
 from fedgbo.flower.messenger import LOG
 from fedgbo.flower.wire import ACTION, Order, Settings, from_record, json_in, settings_in, to_record, to_reply
+from fedgbo.pipeline import Pipeline
+from fedgbo.pipeline.samplers import FixedSize
 from fedgbo.runs.describe import build, find, parameters
 from fedgbo.runs.loop import reproducible
+from fedgbo.runs.memory import ClientMemory
 from fedgbo.tasks.task import Task
 
 TaskBuilder = str | Callable[..., Task]
@@ -78,6 +85,8 @@ class _Node:
         settings, config = settings_in(message.content), dict(context.node_config)
         order = Order(**json_in(message.content, "order"))
         algorithm = build("algorithm", settings.algorithm, self.own)
+        transforms = tuple(build("transform", table, self.own) for table in settings.transforms)
+        pipeline = Pipeline(FixedSize(settings.clients_per_round), transforms)
         hosted, device = hosted_clients(config, settings.clients), str(config.get("device", "cpu"))
         arrays, about = {}, dict[str, Any]()
         with reproducible(device_of(device)):
@@ -85,17 +94,22 @@ class _Node:
             engine = engine_at(source, hosted, settings, algorithm, device)
             received = message.content.array_records["down"]
             down = from_record(received, received, engine.initial_params).on(device_of(device))
+            work = Round(
+                order.round, algorithm, down, [], [], pipeline, Meter(algorithm), _states(order, settings, config)
+            )
             for client, steps in zip(order.clients, order.steps, strict=True):
                 try:
                     if client not in hosted:
                         raise ConfigError(f"client {client} is not hosted here")
-                    result = engine.train(algorithm, down, [client], [steps], order.round)
+                    work = replace(work, cohort=[client], steps=[steps])
+                    (upload,) = engine.uploads(work, [(client, steps)])
                 except Exception as error:  # the user's data and model may raise anything
                     LOG.exception("client %d in round %d", client, order.round + 1)
                     about[str(client)] = {"error": _safe_message(error)}
                     continue
-                arrays[f"up.{client}"] = to_record(result.mean.to(down.params.dtype))
-                about[str(client)] = {"loss": result.loss, "samples": result.samples}
+                arrays[f"up.{client}"] = to_record(upload.state.to(down.params.dtype))
+                told = {"loss": upload.loss, "samples": upload.gradients, "operations": upload.operations}
+                about[str(client)] = told
         return to_reply(message, {"round": order.round, "attempt": order.attempt, "clients": about}, arrays)
 
 
@@ -146,21 +160,35 @@ class _EngineKey:
 
 
 @lru_cache(maxsize=4)
-def _engine(key: _EngineKey) -> Engine:
+def _engine(key: _EngineKey) -> LocalEngine:
     task, settings = build_task(key.source), key.settings
     data = spread(task.data, key.hosted, settings.clients)
     task = replace(task, data=data, clients_per_round=settings.clients_per_round, batch_size=settings.batch_size)
-    return engine_for(task, key.algorithm, settings.seed, device=device_of(key.device))
+    return local_engine(task, key.algorithm, settings.seed, device=device_of(key.device))
 
 
 def engine_at(
     source: TaskSource, hosted: list[int], settings: Settings, algorithm: FederatedAlgorithm, device: str = "cpu"
-) -> Engine:
+) -> LocalEngine:
     """Return the engine that trains the hosted clients, the same one in every round if possible."""
     all_here = build_task(source).data.clients == settings.clients
     numbers = (settings.clients, settings.clients_per_round, settings.batch_size, settings.seed)
     kind = f"{type(algorithm)} {algorithm.terms}"
     return _engine(_EngineKey(source, () if all_here else tuple(hosted), device, numbers, kind, settings, algorithm))
+
+
+def _states(order: Order, settings: Settings, config: Mapping[str, Any]) -> ClientMemory:
+    """Open the states of this node's clients, at the versions that the server counted.
+
+    The folder is `state-folder` of the node's configuration, by default in ~/.local/state. An update that the server
+    did not count leaves a version that no later order asks for.
+    """
+    if not re.fullmatch("[0-9a-f]{16}", settings.run):
+        raise ConfigError(f"the run's name must be 16 hexadecimal digits, not {settings.run[:40]!r}")
+    default = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "fedgbo" / "clients"
+    folder = Path(str(config.get("state-folder", default))).expanduser() / settings.run
+    counted = {c: t for c, t in zip(order.clients, order.since, strict=True) if t >= 0}
+    return ClientMemory(folder, counted, keep_from=order.round - 1)  # the server keeps its last two checkpoints
 
 
 def hosted_clients(config: Mapping[str, Any], clients: int) -> list[int]:

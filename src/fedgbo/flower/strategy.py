@@ -1,11 +1,15 @@
 """The server side of a federation: `Strategy` runs any algorithm on Flower's nodes, `server_app` starts one."""
 
+import json
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from pydantic import ValidationError
@@ -26,7 +30,7 @@ from fedgbo.flower.wire import Settings
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, read_config
 from fedgbo.runs.describe import describe, find
-from fedgbo.runs.loop import Callback, run
+from fedgbo.runs.loop import Callback, Plan, cores, run
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps
@@ -41,8 +45,9 @@ class Strategy:
         strategy = fedgbo.flower.Strategy(task, fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9)))
         result = strategy.start(grid, rounds=50, out="runs/first")
 
-    The arguments are those of `fedgbo.run`. So is the result, bit for bit, if no client is missing. `task_settings` are
-    passed to the nodes' task builder if it takes settings.
+    The arguments are those of `fedgbo.run`, `weights`, `sampler`, `transforms` and `aggregator` included. So is the
+    result, bit for bit, if no client is missing. `task_settings` are passed to the nodes' task builder if it takes
+    settings.
     """
 
     def __init__(
@@ -54,10 +59,12 @@ class Strategy:
         seed: int = 0,
         options: Options | None = None,
         task_settings: Mapping[str, Any] | None = None,
+        **pipeline: Any,
     ) -> None:
         self.task, self.algorithm, self.local_steps, self.seed = task, algorithm, local_steps, seed
         self.options = Options() if options is None else options
         self.task_settings = dict(task_settings or {})
+        self.pipeline = {**pipeline, "weights": "samples"} if self.options.weighted else pipeline
 
     def start(
         self,
@@ -74,9 +81,10 @@ class Strategy:
         events = Events()
         engines: list[FlowerEngine] = []
 
-        def make_engine(*arguments: Any) -> Engine:
-            local = engine_for(*arguments)
-            engines.append(FlowerEngine(local, grid, self._settings(), self.local_steps, self.options, events))
+        def make_engine(plan: Plan, device: torch.device) -> Engine:
+            local = engine_for(self.task, self.algorithm, self.seed, cores(), device)
+            settings = self._settings("" if out is None else str(Path(out).resolve()))
+            engines.append(FlowerEngine(local, grid, settings, self.local_steps, self.options, events))
             return engines[0]
 
         def tell(progress: Progress) -> None:
@@ -101,8 +109,8 @@ class Strategy:
                 callbacks=[tell, *callbacks],
                 out=out,
                 resume=resume,
-                workers=None,
                 config=config,
+                **self.pipeline,
                 engine_maker=make_engine,
                 save_seconds=0.0,
             )
@@ -112,7 +120,9 @@ class Strategy:
         events("finished", round=result.history[-1].round, digest=digest(result.state.tensors()))
         return result
 
-    def _settings(self) -> Settings:
+    def _settings(self, folder: str) -> Settings:
+        """Return what nodes need to know; the run's name is that of its folder, or random where there is none."""
+        about = json.dumps([folder or secrets.token_hex(), describe(self.algorithm), self.seed, self.task.name])
         return Settings(
             version=__version__,
             task=self.task_settings,
@@ -122,6 +132,8 @@ class Strategy:
             batch_size=self.task.batch_size,
             seed=self.seed,
             model=model_digest(self.task),
+            transforms=[],
+            run=sha256(about.encode()).hexdigest()[:16],
         )
 
 
@@ -164,6 +176,7 @@ def _start(grid: Grid, task: TaskBuilder | None, config: Mapping[str, Any]) -> N
         seed=described.seed,
         options=Options.of(config),
         task_settings=arguments,
+        **described.build_pipeline(),
     )
     strategy.start(
         grid,

@@ -7,7 +7,8 @@ numpy's own literal parser; arrays are never unpickled, and no buffer larger tha
 import io
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -29,6 +30,7 @@ STYPE = "numpy.ndarray"  # Flower's name for npy, its default
 MAX_TEXT = 1_000_000  # characters of JSON read from a message
 MAX_HEADER = 1_000  # characters; a flat vector's npy header has about a hundred
 MAX_SAMPLES = 10**12  # that a client may report
+MAX_VECTORS = 16  # of an update, where the algorithm's are not known beforehand
 MAX_LOSS = 1e100  # far above any real loss; sums over clients and rounds stay finite
 
 
@@ -44,6 +46,8 @@ class Settings:
     batch_size: int | None
     seed: int
     model: str  # see `model_digest`
+    transforms: list[Mapping[str, Any]]  # that encode what clients send
+    run: str  # names the folder in which a node keeps its clients' states, 16 hexadecimal digits
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Order:
     attempt: int
     clients: list[int]
     steps: list[int]  # K of each client
+    since: list[int]  # the round of each client's last update that counted; -1: none
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +67,8 @@ class ClientUpdate:
 
     up: State
     loss: float
-    samples: int
+    gradients: int  # sample gradients that it computed
+    operations: float | None  # other operations per parameter; None: not counted
 
 
 class ClientFailed(Exception):  # noqa: N818 - reported by a client; not an error of the server
@@ -119,7 +125,7 @@ def read_answer(content: RecordDict, order: Order) -> Mapping[str, Any]:
 
 
 def read_update(
-    content: RecordDict, about: Mapping[str, Any], client: int, names: Iterable[str], like: Tensor
+    content: RecordDict, about: Mapping[str, Any], client: int, names: Sequence[str] | None, like: Tensor
 ) -> ClientUpdate:
     """Return a client's update; raise DataError if it is invalid, ClientFailed if its training failed."""
     said = about.get(str(client))
@@ -127,18 +133,34 @@ def read_update(
         raise DataError("the reply does not have this client's update")
     if "error" in said:
         raise ClientFailed(str(said["error"])[:300])
-    loss, samples = said.get("loss"), said.get("samples")
+    loss, samples, operations = said.get("loss"), said.get("samples"), said.get("operations")
     if not isinstance(loss, int | float) or not abs(loss) <= MAX_LOSS:  # also true of NaN
         raise DataError(f"its training loss is {str(loss)[:40]}")
     if type(samples) is not int or not 0 <= samples <= MAX_SAMPLES:
         raise DataError(f"it reports that it used {str(samples)[:40]} samples")
+    if operations is not None and (not isinstance(operations, int | float) or not 0 <= operations <= MAX_SAMPLES):
+        raise DataError(f"it reports {str(operations)[:40]} operations per parameter")
     record = content.array_records.get(f"up.{client}")
     if record is None:
         raise DataError("the reply has no arrays for this client")
-    up = from_record(record, names, like)
+    if names is None and len(record) > MAX_VECTORS:
+        raise DataError(f"it has {len(record)} vectors; at most {MAX_VECTORS} are read")
+    up = from_record(record, names or list(dict.fromkeys(["params", *record])), like)
     if (name := up.not_finite()) is not None:
         raise DataError(f"{name} has a NaN or an infinity")
-    return ClientUpdate(up, float(loss), samples)
+    return ClientUpdate(up, float(loss), samples, operations)
+
+
+def unlike(updates: Mapping[int, ClientUpdate]) -> dict[int, str]:
+    """Return the clients that upload vectors of other names than most clients do, each with the reason."""
+    names = {client: tuple(update.up.tensors()) for client, update in updates.items()}
+    counts = Counter(names.values())
+    usual = max(counts, key=lambda one: (counts[one], one), default=())
+    return {
+        client: f"it uploads {_short(', '.join(own))}, most others {_short(', '.join(usual))}"
+        for client, own in names.items()
+        if own != usual
+    }
 
 
 def absurd(updates: Mapping[int, ClientUpdate], factor: float) -> dict[int, str]:

@@ -22,19 +22,21 @@ KEY = "fedgbo"
 
 
 class ClientMemory:
-    """A folder of client states. `rounds` has the round of each client's current version."""
+    """A folder of client states, made when the first is saved. `rounds` has the round of each client's current version.
 
-    def __init__(self, folder: Path, rounds: Mapping[int, int] | None = None) -> None:
+    With `keep_from`, versions that no checkpoint after so many rounds needs are removed with every save; without it,
+    `prune` removes them.
+    """
+
+    def __init__(self, folder: Path, rounds: Mapping[int, int] | None = None, keep_from: int | None = None) -> None:
         self.folder, self.rounds = folder, dict(rounds or {})
+        self._keep_from = keep_from
         self._written: list[Path] = []  # since the last flush
         self._versions: dict[int, set[int]] = {}  # rounds of all files of a client
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in folder.glob("*.safetensors"):
-                client, _, t = path.stem.partition("-")
+        for path in folder.glob("*.safetensors"):
+            client, _, t = path.stem.partition("-")
+            if client.isdigit() and t.isdigit():
                 self._versions.setdefault(int(client), set()).add(int(t))
-        except (OSError, ValueError) as error:
-            raise RunFolderError(f"cannot use {folder} for the clients' states: {error}") from error
 
     def load(self, client: int, initial: Stats) -> dict[str, Tensor]:
         if client not in self.rounds:
@@ -46,11 +48,15 @@ class ClientMemory:
         header = {"client": client, "round": t, "digest": digest(tensors)}
         path = self._path(client, t)
         try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomic(path, to_bytes(tensors, metadata={KEY: json.dumps(header)}), durable=False)
         except OSError as error:
             raise RunFolderError(f"cannot write the state of client {client}: {error}") from error
         self._written.append(path)
         self._versions.setdefault(client, set()).add(t)
+        if self._keep_from is not None:
+            self.flush()
+            self._prune(client, self._keep_from)
 
     def commit(self, clients: Iterable[int], t: int) -> None:
         """Make the versions of round t current: the round is complete."""
@@ -67,11 +73,15 @@ class ClientMemory:
 
     def prune(self, oldest: int) -> None:
         """Remove the versions that no checkpoint needs; `oldest` is the number of rounds of the oldest one."""
-        for client, versions in self._versions.items():
-            needed = max((t for t in versions if t < oldest), default=-1)  # the current one at that checkpoint
-            for t in [t for t in versions if t < needed]:
-                self._path(client, t).unlink(missing_ok=True)
-                versions.discard(t)
+        for client in self._versions:
+            self._prune(client, oldest)
+
+    def _prune(self, client: int, oldest: int) -> None:
+        versions = self._versions[client]
+        needed = max((t for t in versions if t < oldest), default=-1)  # the current one at that checkpoint
+        for t in [t for t in versions if t < needed]:
+            self._path(client, t).unlink(missing_ok=True)
+            versions.discard(t)
 
     def _path(self, client: int, t: int) -> Path:
         return self.folder / f"{client}-{t}.safetensors"

@@ -45,8 +45,7 @@ class Rounds:
     def next(self, progress: Progress) -> Progress:
         """Return the run's progress after one more round."""
         began, t, server = time.perf_counter(), progress.ledger.round, progress.state
-        engine, pipeline = self.engine, self.pipeline
-        algorithm = at_round(self.algorithm, t)
+        engine, algorithm, pipeline = self.engine, at_round(self.algorithm, t), at_round(self.pipeline, t)
         cohort = pipeline.cohort(engine.task.data.clients, engine.seed, t)
         if not cohort:  # Poisson sampling may draw nobody: the server state stays as it is
             return progress._replace(ledger=progress.ledger._replace(round=t + 1), record=None, seconds={})
