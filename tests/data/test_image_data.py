@@ -37,7 +37,7 @@ def test_only_training_images_are_augmented():
 
 
 def test_missing_arrays_are_named():
-    with pytest.raises(DataError, match="here lacks the arrays train_offsets; pack the data again"):
+    with pytest.raises(DataError, match="here lacks the array train_offsets; pack the data again"):
         image_data({name: array for name, array in arrays().items() if name != "train_offsets"}, "here")
 
 

@@ -17,7 +17,7 @@ from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.core.random import check_seed, stream
 from fedgbo.data.archives import SourceFile, raw_file
-from fedgbo.data.federated import FederatedData, require_arrays
+from fedgbo.data.federated import FederatedData
 from fedgbo.data.leaf import LeafUser, check_same_users, leaf_files, users
 from fedgbo.data.samples import SparseSamples
 from fedgbo.data.store import Array, Packed
@@ -51,10 +51,9 @@ def packed_half(half: str, samples: SparseSamples, sizes: Array) -> dict[str, Ar
 
 def sparse_data(arrays: Mapping[str, Array], where: str) -> FederatedData:
     """Open the arrays of `read_sent140` or of the synthetic data; `where` names them in errors."""
-    halves = [[f"{half}_{name}" for name in ARRAYS] for half in ("train", "test")]
-    require_arrays(arrays, ["train_offsets", *halves[0], *halves[1]], where)
-    train, test = (SparseSamples(*(arrays[name] for name in names)) for names in halves)
-    return FederatedData.from_packed(train, test, arrays["train_offsets"], where)
+    return FederatedData.from_packed(
+        arrays, where, lambda half: SparseSamples(*(arrays[f"{half}_{name}"] for name in ARRAYS))
+    )
 
 
 @dataclass
