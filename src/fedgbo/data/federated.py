@@ -39,12 +39,9 @@ class FederatedData:
         pairs = [_pair(pair, f"client {c}") for c, pair in enumerate(train)]
         tested = _pair(test, "test")
         _check_alike(pairs, tested)
-        sizes = [len(targets) for _, targets in pairs]
-        return cls(
-            train=TensorSamples(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])),
-            offsets=np.cumsum([0, *sizes], dtype=np.int64),
-            test=TensorSamples(*tested),
-        )
+        samples = TensorSamples(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]))
+        offsets = np.cumsum([0, *(len(targets) for _, targets in pairs)], dtype=np.int64)
+        return cls(samples, offsets, TensorSamples(*tested))
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, *, parts: Sequence[Any], test: Pair) -> "FederatedData":

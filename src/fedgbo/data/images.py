@@ -39,10 +39,8 @@ class ImageSamples(LabelledSamples):
     def __post_init__(self) -> None:
         shape = self.images.shape
         if len(shape) != 4 or self.labels.shape != shape[:1]:
-            raise DataError(
-                f"images must be (samples, channels, height, width) with one label each, not {tuple(shape)} "
-                f"with labels of shape {tuple(self.labels.shape)}; pack the data again"
-            )
+            found = f"{tuple(shape)} with labels of shape {tuple(self.labels.shape)}; pack the data again"
+            raise DataError(f"images must be (samples, channels, height, width) with one label each, not {found}")
         if self.crop is not None and not 0 < self.crop <= min(shape[2:]):
             raise ConfigError(f"crop must be from 1 to the images' size, {min(shape[2:])}, not {self.crop}")
         if self.padding < 0:

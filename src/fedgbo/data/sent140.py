@@ -94,10 +94,8 @@ class Tweets:
         filled = np.diff(samples.indptr) > 0
         alive = np.bincount(owners[train & filled], minlength=len(self.users)) > 0
         words = list(self.tokens)
-        arrays = {
-            "client_names": np.array(list(self.users))[alive],
-            "vocabulary": np.array([words[token] for token in chosen], dtype=np.str_),
-        }
+        arrays: dict[str, Array] = {"client_names": np.array(list(self.users))[alive]}
+        arrays["vocabulary"] = np.array([words[token] for token in chosen], dtype=np.str_)
         for half, mine in (("train", train), ("test", ~train)):
             rows = np.flatnonzero(mine & filled & alive[owners])
             if len(rows) == 0:
