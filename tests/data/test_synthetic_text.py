@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
-from fedgbo.core.errors import ConfigError
+from fedgbo.core.errors import ConfigError, DataError
+from fedgbo.data.samples import SparseSamples
+from fedgbo.data.sent140 import sparse_data
 from fedgbo.data.shakespeare import window_data
-from fedgbo.data.synthetic_text import synthetic_text
+from fedgbo.data.synthetic_text import synthetic_text, synthetic_tweets
 
 ARRAYS = synthetic_text(40, 500, seed=0)
 
@@ -73,3 +75,71 @@ def test_wrong_numbers_are_refused():
         synthetic_text(0, 10, 0)
     with pytest.raises(ConfigError, match="test_samples must be"):
         synthetic_text(1, 0, 0)
+
+
+TWEETS = synthetic_tweets(800, 2000, seed=0)
+
+
+def test_shape_is_that_of_the_real_users():
+    data = sparse_data(TWEETS, "here")
+    sizes = np.diff(data.offsets)
+    assert data.clients == 800
+    assert abs(sizes.mean() - 15) < 1
+    assert sizes.min() >= 8
+    assert len(data.test) == 2000
+    assert TWEETS["train_indices"].max() < 5000
+    assert (np.diff(TWEETS["train_indptr"]) > 0).all()
+    assert data.train.label_range() == (0, 1)
+
+
+def test_sentiment_can_be_learnt_from_the_words():
+    def column_sums(label):
+        train = sparse_data(TWEETS, "here").train
+        assert isinstance(train, SparseSamples)
+        row = np.repeat(np.arange(len(train)), np.diff(train.indptr))
+        mine = train.labels[row] == label
+        return np.bincount(train.indices[mine], weights=train.values[mine], minlength=5000) + 0.1
+
+    weight = np.log(column_sums(1)) - np.log(column_sums(0))
+    test = sparse_data(TWEETS, "here").test
+    x, y = test.batch(np.arange(2000))
+    score = (weight[x[..., 0].long().numpy()] * x[..., 1].numpy()).sum(axis=1)
+    assert ((score > 0) == y.numpy()).mean() > 0.7
+
+
+def test_users_differ_in_mood_and_words():
+    labels = np.split(TWEETS["train_labels"], TWEETS["train_offsets"][1:-1])
+    shares = np.array([mine.mean() for mine in labels])
+    assert shares.std() > 0.25  # 0.13 if all had the same share
+    row = np.repeat(np.arange(len(TWEETS["train_labels"])), np.diff(TWEETS["train_indptr"]))
+    owner = np.searchsorted(TWEETS["train_offsets"], row, side="right") - 1
+    topical = TWEETS["train_indices"] >= 3000
+    topic = (4999 - TWEETS["train_indices"][topical].astype(int)) // 50
+    mine = np.zeros((800, 40))
+    np.add.at(mine, (owner[topical], topic), 1)
+    assert np.median(np.sort(mine, axis=1)[:, -2:].sum(axis=1) / mine.sum(axis=1)) > 0.6
+
+
+def test_the_seed_decides_about_tweets():
+    again, other = synthetic_tweets(800, 2000, seed=0), synthetic_tweets(800, 2000, seed=1)
+    assert all(np.array_equal(TWEETS[name], again[name]) for name in TWEETS)
+    assert not np.array_equal(TWEETS["train_labels"][:100], other["train_labels"][:100])
+
+
+CASES = [(window_data, synthetic_text(2, 10, 0)), (sparse_data, synthetic_tweets(2, 10, 0))]
+
+
+@pytest.mark.parametrize(("join", "arrays"), CASES)
+def test_missing_arrays_are_named(join, arrays):
+    for missing in ("train_offsets", "test_counts"):
+        some = {name: array for name, array in arrays.items() if name != missing}
+        with pytest.raises(DataError, match=f"here lacks the array {missing}; pack the data again"):
+            join(some, "here")
+
+
+@pytest.mark.parametrize(("join", "arrays"), CASES)
+def test_offsets_must_fit(join, arrays):
+    whole = arrays["train_offsets"]
+    for wrong in (whole[:-1], whole[1:], whole[:1], np.insert(whole, 1, 0)):
+        with pytest.raises(DataError, match="train_offsets must rise from 0 to"):
+            join({**arrays, "train_offsets": wrong}, "here")

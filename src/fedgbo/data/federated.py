@@ -1,6 +1,6 @@
 """Federated data: the training samples of all clients, one client after another, and a common test set."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.core.random import Rows, permutation
 from fedgbo.data.samples import Samples, TensorSamples
-from fedgbo.data.store import Array
 
 Pair = tuple[Any, Any]  # inputs and targets, each anything that numpy or torch can read
 
@@ -40,12 +39,9 @@ class FederatedData:
         pairs = [_pair(pair, f"client {c}") for c, pair in enumerate(train)]
         tested = _pair(test, "test")
         _check_alike(pairs, tested)
-        sizes = [len(targets) for _, targets in pairs]
-        return cls(
-            train=TensorSamples(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])),
-            offsets=np.cumsum([0, *sizes], dtype=np.int64),
-            test=TensorSamples(*tested),
-        )
+        samples = TensorSamples(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]))
+        offsets = np.cumsum([0, *(len(targets) for _, targets in pairs)], dtype=np.int64)
+        return cls(samples, offsets, TensorSamples(*tested))
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, *, parts: Sequence[Any], test: Pair) -> "FederatedData":
@@ -60,8 +56,12 @@ class FederatedData:
         return cls.from_clients(train=[(inputs[part], targets[part]) for part in rows], test=test)
 
     @classmethod
-    def from_packed(cls, train: Samples, test: Samples, offsets: Array, where: str) -> "FederatedData":
-        """Join samples from a store and check that they fit; `where` names the store in errors."""
+    def from_packed(cls, arrays: Mapping[str, Any], where: str, samples: Callable[[str], Samples]) -> "FederatedData":
+        """Open a store's arrays; samples("train") and samples("test") build each half. `where` is for messages."""
+        try:
+            offsets, train, test = arrays["train_offsets"], samples("train"), samples("test")
+        except KeyError as error:
+            raise DataError(f"{where} lacks the array {error.args[0]}; pack the data again") from error
         if len(test) == 0:
             raise DataError(f"{where}: the test set is empty; pack the data again")
         whole_numbers = offsets.ndim == 1 and len(offsets) > 1 and np.issubdtype(offsets.dtype, np.integer)
@@ -69,13 +69,6 @@ class FederatedData:
             rule = f"rise from 0 to the {len(train)} training samples, with some for every client"
             raise DataError(f"{where}: train_offsets must {rule}; pack the data again")
         return cls(train, np.asarray(offsets, dtype=np.int64), test)
-
-
-def require_arrays(arrays: Mapping[str, Any], needed: Iterable[str], where: str) -> None:
-    """Raise unless a store has the arrays that are needed."""
-    missing = [name for name in needed if name not in arrays]
-    if missing:
-        raise DataError(f"{where} lacks the arrays {', '.join(missing)}; pack the data again")
 
 
 def hold_out(data: FederatedData, share: float = 0.2, seed: int = 0) -> FederatedData:
@@ -163,6 +156,5 @@ def _check_alike(pairs: list[tuple[Tensor, Tensor]], test: tuple[Tensor, Tensor]
     for what, k in (("inputs", 0), ("targets", 1)):
         expected = describe(pairs[0][k])
         for where, pair in [*((f"client {c}", pair) for c, pair in enumerate(pairs)), ("test", test)]:
-            found = describe(pair[k])
-            if found != expected:
+            if (found := describe(pair[k])) != expected:
                 raise DataError(f"{where}: {what} are {found}, but client 0 has {expected}; make them all alike")

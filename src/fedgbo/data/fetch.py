@@ -125,9 +125,8 @@ def fetch(
             _Download(source, url, part, progress, timeout).run(attempts, pause)
         except _RefusedError as error:
             problems.append(str(error))
-            continue
-        part.replace(target)
-        return target
+        else:
+            return part.replace(target)
     raise DataError(f"cannot download {source.file}: {'; '.join(problems)}")
 
 

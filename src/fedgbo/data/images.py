@@ -1,9 +1,9 @@
 """Images stored as bytes, normalised and augmented one batch at a time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,22 +11,11 @@ from torch import Tensor
 
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.core.random import Rows
-from fedgbo.data.federated import FederatedData, require_arrays
+from fedgbo.data.federated import FederatedData
 from fedgbo.data.samples import LabelledSamples
 from fedgbo.data.store import Array
 
 FRAME = 256  # the code of a pixel outside the image; pixels inside have 0 to 255
-
-
-class ImageArray(Protocol):
-    """An array of bytes, in memory or mapped, or an object that draws images on demand."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Samples, channels, height, width."""
-
-    def __getitem__(self, rows: Rows) -> Array:
-        """Return the rows as a new (B, C, H, W) array of uint8."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +27,7 @@ class ImageSamples(LabelledSamples):
     `padding` zeros and cropped to crop x crop at a random position. In testing it is cropped at the centre.
     """
 
-    images: ImageArray
+    images: Any  # an array in memory or mapped, or an object with a shape that draws rows on demand
     labels: Array
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
@@ -50,10 +39,8 @@ class ImageSamples(LabelledSamples):
     def __post_init__(self) -> None:
         shape = self.images.shape
         if len(shape) != 4 or self.labels.shape != shape[:1]:
-            raise DataError(
-                f"images must be (samples, channels, height, width) with one label each, not {tuple(shape)} "
-                f"with labels of shape {tuple(self.labels.shape)}; pack the data again"
-            )
+            found = f"{tuple(shape)} with labels of shape {tuple(self.labels.shape)}; pack the data again"
+            raise DataError(f"images must be (samples, channels, height, width) with one label each, not {found}")
         if self.crop is not None and not 0 < self.crop <= min(shape[2:]):
             raise ConfigError(f"crop must be from 1 to the images' size, {min(shape[2:])}, not {self.crop}")
         if self.padding < 0:
@@ -105,14 +92,15 @@ def image_data(arrays: Mapping[str, Any], where: str, *, clients: int | None = N
     `clients` limits the data to the first clients. Their test set is their own if the arrays have test_offsets,
     otherwise it is the whole one. `where` names the arrays in errors.
     """
-    require_arrays(arrays, ["train_images", "train_labels", "train_offsets", "test_images", "test_labels"], where)
-    test_options = {name: value for name, value in options.items() if name not in ("flip", "padding")}
-    train = ImageSamples(arrays["train_images"], arrays["train_labels"], **options)
-    test = ImageSamples(arrays["test_images"], arrays["test_labels"], **test_options)
-    data = FederatedData.from_packed(train, test, arrays["train_offsets"], where)
-    if clients is None or clients >= data.clients:
-        return data
-    if "test_offsets" in arrays:
-        end = int(arrays["test_offsets"][clients])
-        test = ImageSamples(arrays["test_images"][:end], arrays["test_labels"][:end], **test_options)
-    return FederatedData(train, data.offsets[: clients + 1], test)
+
+    def samples(half: str) -> ImageSamples:
+        images, labels = arrays[f"{half}_images"], arrays[f"{half}_labels"]
+        if half == "train":
+            return ImageSamples(images, labels, **options)
+        if clients is not None and "test_offsets" in arrays and clients < len(arrays["test_offsets"]) - 1:
+            end = int(arrays["test_offsets"][clients])
+            images, labels = images[:end], labels[:end]
+        return ImageSamples(images, labels, **options | {"flip": False, "padding": 0})
+
+    data = FederatedData.from_packed(arrays, where, samples)
+    return data if clients is None else replace(data, offsets=data.offsets[: clients + 1])

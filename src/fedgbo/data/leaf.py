@@ -15,7 +15,7 @@ from fedgbo.data.archives import SourceFile, source_files
 
 ROLE = re.compile(r"(?:^|[/_.-])(train|test)(?=[/_.-])")
 CHUNK = 1 << 20
-SPACE = b" \t\r\n"
+NOT_SPACE = re.compile(rb"[^ \t\r\n]")
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|$)', re.DOTALL)
 AFTER_WORD = re.compile(rb"[\s,\]}:]")
 CLOSING = {b"{": b"}", b"[": b"]"}
@@ -126,10 +126,10 @@ class JsonScanner:
     def peek(self) -> bytes:
         """Return the next byte that is not white space, without taking it; b"" at the end of the file."""
         while True:
-            while self._position < len(self._buffer):
-                if self._buffer[self._position] not in SPACE:
-                    return bytes(self._buffer[self._position : self._position + 1])
-                self._position += 1
+            if found := NOT_SPACE.search(self._buffer, self._position):
+                self._position = found.start()
+                return found[0]
+            self._position = len(self._buffer)
             self._forget()
             if not self._fill():
                 return b""

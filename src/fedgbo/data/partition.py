@@ -37,7 +37,11 @@ def dirichlet(labels: Any, clients: int, alpha: float, seed: int = 0) -> list[Ro
     prior = np.array([len(pool) for pool in pools]) / len(labels)
     sizes = [len(part) for part in np.array_split(labels, clients)]
     mixtures = rng.dirichlet(alpha * len(pools) * prior, size=clients)
-    return [_take(pools, mixture, size, rng) for mixture, size in zip(mixtures, sizes, strict=True)]
+    parts = []
+    for mixture, size in zip(mixtures, sizes, strict=True):
+        classes = (_pick(_cumulative(mixture, map(bool, pools)), rng.random()) for _ in range(size))
+        parts.append(np.array([pools[label].pop() for label in classes]))
+    return parts
 
 
 def shards(labels: Any, clients: int, shards_per_client: int = 2, seed: int = 0) -> list[Rows]:
@@ -106,12 +110,6 @@ def _check(samples: int, needed: int, seed: int, what: str = "clients") -> None:
 
 def _pools(labels: Any, rng: np.random.Generator) -> list[list[int]]:
     return [rng.permutation(np.flatnonzero(labels == label)).tolist() for label in np.unique(labels)]
-
-
-def _take(pools: list[list[int]], mixture: Any, size: int, rng: np.random.Generator) -> Rows:
-    """Take `size` rows out of the pools, each from a class drawn from `mixture`."""
-    classes = (_pick(_cumulative(mixture, map(bool, pools)), rng.random()) for _ in range(size))
-    return np.array([pools[label].pop() for label in classes])
 
 
 def _down_the_tree(

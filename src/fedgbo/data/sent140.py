@@ -17,7 +17,7 @@ from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.core.random import check_seed, stream
 from fedgbo.data.archives import SourceFile, raw_file
-from fedgbo.data.federated import FederatedData, require_arrays
+from fedgbo.data.federated import FederatedData
 from fedgbo.data.leaf import LeafUser, check_same_users, leaf_files, users
 from fedgbo.data.samples import SparseSamples
 from fedgbo.data.store import Array, Packed
@@ -51,10 +51,9 @@ def packed_half(half: str, samples: SparseSamples, sizes: Array) -> dict[str, Ar
 
 def sparse_data(arrays: Mapping[str, Array], where: str) -> FederatedData:
     """Open the arrays of `read_sent140` or of the synthetic data; `where` names them in errors."""
-    halves = [[f"{half}_{name}" for name in ARRAYS] for half in ("train", "test")]
-    require_arrays(arrays, ["train_offsets", *halves[0], *halves[1]], where)
-    train, test = (SparseSamples(*(arrays[name] for name in names)) for names in halves)
-    return FederatedData.from_packed(train, test, arrays["train_offsets"], where)
+    return FederatedData.from_packed(
+        arrays, where, lambda half: SparseSamples(*(arrays[f"{half}_{name}"] for name in ARRAYS))
+    )
 
 
 @dataclass
@@ -95,10 +94,8 @@ class Tweets:
         filled = np.diff(samples.indptr) > 0
         alive = np.bincount(owners[train & filled], minlength=len(self.users)) > 0
         words = list(self.tokens)
-        arrays = {
-            "client_names": np.array(list(self.users))[alive],
-            "vocabulary": np.array([words[token] for token in chosen], dtype=np.str_),
-        }
+        arrays: dict[str, Array] = {"client_names": np.array(list(self.users))[alive]}
+        arrays["vocabulary"] = np.array([words[token] for token in chosen], dtype=np.str_)
         for half, mine in (("train", train), ("test", ~train)):
             rows = np.flatnonzero(mine & filled & alive[owners])
             if len(rows) == 0:

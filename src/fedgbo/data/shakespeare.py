@@ -14,7 +14,7 @@ import numpy as np
 
 from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.data.archives import SourceFile, raw_file
-from fedgbo.data.federated import FederatedData, require_arrays
+from fedgbo.data.federated import FederatedData
 from fedgbo.data.leaf import LeafUser, check_same_users, leaf_files, users
 from fedgbo.data.samples import WINDOW, WindowSamples
 from fedgbo.data.store import Array, Packed
@@ -52,10 +52,9 @@ def read_shakespeare(source: Path, fraction: float | None = None) -> Packed:
 
 def window_data(arrays: Mapping[str, Array], where: str) -> FederatedData:
     """Open the arrays of `read_shakespeare` or of the synthetic data; `where` names them in errors."""
-    halves = [[f"{half}_starts", f"{half}_counts"] for half in ("train", "test")]
-    require_arrays(arrays, ["text", "train_offsets", *halves[0], *halves[1]], where)
-    train, test = (WindowSamples(arrays["text"], *(arrays[name] for name in names)) for names in halves)
-    return FederatedData.from_packed(train, test, arrays["train_offsets"], where)
+    return FederatedData.from_packed(
+        arrays, where, lambda half: WindowSamples(arrays["text"], arrays[f"{half}_starts"], arrays[f"{half}_counts"])
+    )
 
 
 def encode(text: str, where: str) -> Array:
@@ -145,9 +144,9 @@ def _pack_text(file: SourceFile, fraction: float) -> Packed:
     train, test, start = Runs(), Runs(), 0
     for name, said in speakers(text, file.where).items():
         samples = len(said) - WINDOW
-        kept = 1 if samples == 2 else max(1, int(fraction * samples))
+        kept = max(1, int(fraction * samples))
         skipped = kept + WINDOW - 1  # the windows that overlap the cut belong to neither half
-        if samples >= 2 and samples > skipped:
+        if samples > skipped:
             texts.append(encode(said, f"{file.where}, speaker {name}"))
             train[name], test[name] = [(start, kept)], [(start + skipped, samples - skipped)]
             start += len(said)

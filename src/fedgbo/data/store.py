@@ -2,8 +2,6 @@
 
 store.json     format, meta, and each array's type and shape
 <name>.npy     one array each
-
-The data folder holds one store for each task.
 """
 
 import json

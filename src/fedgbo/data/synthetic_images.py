@@ -4,8 +4,7 @@ Photos: 100 fine classes in 20 coarse ones. Each fine class has a smooth pattern
 class's. An image is that pattern at a random position, with random contrast and noise.
 
 Glyphs: 62 characters by many writers. A class is a few curved strokes, kept as a distance field. A writer has a slant,
-a width, a height, a position, a pen and preferred classes; each sample varies them a little. As bytes, the images of
-3,000 writers would take 400 MB.
+a width, a height, a position, a pen and preferred classes; each sample varies them a little.
 """
 
 from dataclasses import dataclass
@@ -91,21 +90,16 @@ def synthetic_photos(clients: int, samples: int, test_samples: int, seed: int) -
     fine = np.arange(max(clients * samples, FINE), dtype=np.int64) % FINE
     order = np.concatenate(pachinko(fine * COARSE // FINE, fine, clients, samples, seed=seed))
     train_labels, test_labels = fine[order].astype(np.uint8), (np.arange(test_samples) % FINE).astype(np.uint8)
-    patterns = _patterns(rng)
+    own = rng.normal(0, AMPLITUDE, (FINE, 3, 6, 6))
+    grid = own + np.repeat(rng.normal(0, AMPLITUDE, (COARSE, 3, 6, 6)), FINE // COARSE, axis=0)
+    points = np.linspace(0, 5, PHOTO + 2 * MARGIN)  # a pattern is a coarse grid of random values, interpolated
+    weights = np.array([np.interp(points, np.arange(6), unit) for unit in np.eye(6)])  # (6, points)
+    patterns = np.rint(np.einsum("kcij,iy,jx->kcyx", grid, weights, weights, optimize=True)).astype(np.int16)
     noise = np.rint(rng.normal(0, NOISE_STD, NOISE + PHOTO_PIXELS)).astype(np.int16)
     train = SyntheticPhotos(train_labels, patterns, noise, seed)
     test = SyntheticPhotos(test_labels, patterns, noise, seed, first=len(train_labels))
     offsets = np.arange(clients + 1, dtype=np.int64) * samples
     return {"train_offsets": offsets, **_half("train", train), **_half("test", test)}
-
-
-def _patterns(rng: np.random.Generator) -> Array:
-    """Draw smooth random patterns: a coarse grid of values, interpolated."""
-    own = rng.normal(0, AMPLITUDE, (FINE, 3, 6, 6))
-    grid = own + np.repeat(rng.normal(0, AMPLITUDE, (COARSE, 3, 6, 6)), FINE // COARSE, axis=0)
-    points = np.linspace(0, 5, PHOTO + 2 * MARGIN)
-    weights = np.array([np.interp(points, np.arange(6), unit) for unit in np.eye(6)])  # (6, points)
-    return np.asarray(np.rint(np.einsum("kcij,iy,jx->kcyx", grid, weights, weights, optimize=True)).astype(np.int16))
 
 
 @dataclass(frozen=True, eq=False)
