@@ -15,8 +15,7 @@ from fedgbo.reports.sections import Line
 # Okabe and Ito's colours for the colour-blind, and dashes so that black-and-white print works too.
 COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00"]
 DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [8, 2, 2, 2, 2, 2], [10, 4], [4, 2, 1, 2], [3, 5]]
-
-SUFFIXES = (".png", ".svg", ".pdf")
+KINDS = ("png", "svg", "pdf")
 PADDING = {"left": 5, "top": 5, "bottom": 5, "right": 30}  # keeps the legend whole if the font is wider than measured
 WIDE, NARROW = (640, 400), (270, 180)  # width and height of a single panel, and of one among many
 ROOM = 0.15  # for bands in a panel, as a share of what its lines span
@@ -63,7 +62,7 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
 
     `path` may end in one of these suffixes; any other full stop is part of the name.
     """
-    stem = path.with_suffix("") if path.suffix.lower() in SUFFIXES else path
+    stem = path.with_suffix("") if path.suffix.lower().removeprefix(".") in KINDS else path
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
     try:
         for file in files:
@@ -177,7 +176,7 @@ def live_chart(
     alt = altair()
     told = {y.key: y.title, f"{y.key}_low": "95% interval from", f"{y.key}_high": "to", "seeds": "seeds"}
     told |= {cost.key: cost.title for cost in costs if all(cost.key in row for row in rows)}
-    tooltip = [alt.Tooltip(f"{key}:Q", title=title, format=".4~g") for key, title in told.items()]
+    tooltip = ["algorithm:N", *(alt.Tooltip(f"{key}:Q", title=title, format=".4~g") for key, title in told.items())]
     near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom="wheel![event.shiftKey || event.ctrlKey]")
     across = alt.X(f"{costs[0].key}:Q", title=costs[0].title)
@@ -185,9 +184,7 @@ def live_chart(
     layers = _layers([], (colour, dash), across, y, extent(rows, y))
     opacity = alt.condition(near, alt.value(1), alt.value(0))
     dots = alt.Chart().mark_point(filled=True, size=60, clip=True).add_params(near)
-    dots = dots.encode(
-        x=across, y=alt.Y(f"{y.key}:Q"), color=colour, opacity=opacity, tooltip=["algorithm:N", *tooltip]
-    )
+    dots = dots.encode(x=across, y=f"{y.key}:Q", color=colour, opacity=opacity, tooltip=tooltip)
     layers.layer[1] = layers.layer[1].add_params(zoom)
     chart = (layers + dots).add_params(alt.param(name="shown", value=list(names)))
     chart = chart.transform_filter("indexof(shown, datum.algorithm) >= 0").properties(width="container", height=380)

@@ -1,8 +1,7 @@
 """Compare algorithms over seeds: Student's t, a cost table like the paper's Table 4, and a sentence of conclusion.
 
-Two runs with the same seed start from the same model and see the same cohorts and batches. Both contain the seed's
-share of the noise, so paired differences are known better than each accuracy. scipy.special is enough for this;
-scipy.stats takes three times as long to import.
+Two runs with the same seed start from the same model and see the same cohorts and batches, so paired differences vary
+less than accuracies. scipy.special is enough for this; scipy.stats takes three times as long to import.
 """
 
 import math
@@ -180,13 +179,11 @@ def paired_cells(versus: Paired | None) -> list[Cell]:
     if versus is None:
         return [Cell("-"), Cell("-")]
     p = "-" if versus.p is None else "< 0.001" if versus.p < 0.001 else f"{versus.p:.3f}"
-    sign = "+" if versus.difference >= 0 else ""
-    text = f"{sign}{percent(versus.difference, versus.interval)}"
+    text = ("+" if versus.difference >= 0 else "") + percent(versus.difference, versus.interval)
     return [Cell(text, exact=versus.difference), Cell(p, exact=versus.p)]
 
 
-def _best(group: Group) -> int:
-    """Return the index of the evaluation with the highest mean accuracy."""
+def _best(group: Group) -> int:  # the index of an evaluation
     return int(group.accuracy.mean(axis=0).argmax())
 
 

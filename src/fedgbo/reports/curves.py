@@ -69,7 +69,7 @@ def curve(
     """Average runs that differ in their seed, at the rounds where all of them have a value."""
     rounds, values = over_seeds(runs, value)
     if not rounds.size:
-        raise RunFolderError(f"{runs[0].path} has nothing to draw: its records lack the values of this chart")
+        raise RunFolderError(f"{runs[0].path} has nothing to draw: its records lack what this picture shows")
     return Curve(row, column, series, rounds, values.mean(axis=0), confidence(values), len(runs))
 
 
@@ -86,13 +86,12 @@ def curves_csv(curves: Sequence[Curve], heading: str, names: tuple[str, str, str
 
 
 def cost_axes(lines: Sequence[Line]) -> list[Axis]:
-    """Return the costs that at least one line has, each in the unit that suits the largest value."""
+    """Return the costs that all seeds of at least one line have, each in the unit that suits the largest value."""
     axes = []
     for key, title, units in COSTS:
-        values = [getattr(run.records[-1], key) for line in lines for run in line.runs]
-        largest = max((value for value in values if value is not None), default=None)
-        if largest is not None:
-            size, unit = unit_for(largest, units)
+        totals = [values for line in lines if (values := _values(line, Axis(key, title))[1]).size]
+        if totals:
+            size, unit = unit_for(max(float(values.max()) for values in totals), units)
             axes.append(Axis(key, f"{title} ({unit})" if unit else title, size))
     return axes
 
@@ -119,29 +118,24 @@ def drift_of(record: Record) -> dict[str, float]:
 
 def points(lines: Iterable[Line], costs: Sequence[Axis], scores: Sequence[Axis]) -> list[Point]:
     """Return a point for each line and round: mean costs, and mean, low and high of each score, as far as measured."""
-    return [point for line in lines for point in _points_of(line, costs, scores)]
+    found: dict[tuple[int, int], Point] = {}
+    for i, line in enumerate(lines):
+        for axis in scores:
+            rounds, values = _values(line, axis)
+            for t, mean, half in zip(rounds, values.mean(axis=0), confidence(values), strict=True):
+                point = found.setdefault((i, int(t)), {"algorithm": line.label, "seeds": len(line.runs)})
+                point |= {key: _rounded(value) for key, value in interval_fields(axis.key, mean, half).items()}
+        for axis in costs:
+            rounds, values = _values(line, axis)
+            for t, mean in zip(rounds.astype(int).tolist(), values.mean(axis=0), strict=True):
+                if (i, t) in found:
+                    found[i, t][axis.key] = t if axis.key == ROUNDS.key else _rounded(mean)
+    return [found[at] for at in sorted(found)]
 
 
 def interval_fields(key: str, mean: float, half: float) -> Point:
     """Return the fields of a point for a mean and, with more than one seed, the ends of its interval."""
     return {key: mean} | ({} if np.isnan(half) else {f"{key}_low": mean - half, f"{key}_high": mean + half})
-
-
-def _points_of(line: Line, costs: Sequence[Axis], scores: Sequence[Axis]) -> list[Point]:
-    found: dict[int, Point] = {}
-    for axis in scores:
-        rounds, values = _values(line, axis)
-        if not rounds.size:
-            continue
-        for t, mean, half in zip(rounds, values.mean(axis=0), confidence(values), strict=True):
-            point = found.setdefault(int(t), {"algorithm": line.label, "seeds": len(line.runs)})
-            point |= {key: _rounded(value) for key, value in interval_fields(axis.key, mean, half).items()}
-    for axis in costs:
-        rounds, values = _values(line, axis)
-        for t, mean in zip(rounds.astype(int).tolist(), values.mean(axis=0), strict=True):
-            if t in found:
-                found[t][axis.key] = t if axis.key == ROUNDS.key else _rounded(mean)
-    return [found[t] for t in sorted(found)]
 
 
 def _values(line: Line, axis: Axis) -> tuple[Floats, Floats]:

@@ -23,7 +23,6 @@ class Skew:
 
     @property
     def classes_per_client(self) -> float:
-        """The mean number of classes of a client."""
         return float((self.counts > 0).sum(axis=1).mean())
 
     @property

@@ -1,8 +1,7 @@
 """Runs as data: found and read from folders, or kept as a small CSV file, and grouped by all settings but the seed.
 
-A row of the CSV file is an evaluation. Settings are in columns named after their place in run.json, such as
-algorithm.optimiser.lr: names as plain text, all other values as JSON. An empty cell is a setting that the run does not
-have, or a number that was not measured. Numbers keep all digits.
+A row of the CSV file is an evaluation. Columns of settings are named as in run.json, such as algorithm.optimiser.lr;
+names are plain text, other values JSON. A value that a run does not have is an empty cell. Numbers keep all digits.
 """
 
 import csv
@@ -24,7 +23,6 @@ from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Record
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-
 MARKS = {"run.json", "metrics.jsonl", "checkpoints"}  # a folder with any of them is a run; without the others, damaged
 MEASURED = tuple(field.name for field in fields(Record) if field.name != "drift")
 TEXT = ("run", "status")  # the folder's name, and how the run ended

@@ -1,6 +1,6 @@
 "use strict";
-// Draws the charts: `specs` by score, `points` for all of them. ast: expressions are interpreted, never compiled, so
-// that the page's security policy can forbid eval.
+// Draws the charts: `specs` by score, `points` for all of them. With ast, expressions are interpreted instead of compiled,
+// so that the page's security policy can forbid eval.
 const OPTIONS = { actions: false, renderer: "svg", ast: true, patch: repaired };
 
 // Colours are CSS variables, which SVG accepts, so that the style sheet alone decides on dark mode and print.
@@ -13,8 +13,8 @@ const CONFIG = {
   view: { stroke: "var(--rule)" },
 };
 
-// The cells around points, which catch the pointer, carry their point as datum.datum. Vega-Lite 6 forgets that in
-// tooltips of names, though not of numbers.
+// The pointer hits Voronoi cells around the points, whose point is datum.datum. Vega-Lite 6 writes that in tooltips of
+// numbers but not of names.
 function repaired(vega) {
   for (const mark of vega.marks.filter((m) => m.name.endsWith("_voronoi"))) {
     const tooltip = mark.encode.update.tooltip;

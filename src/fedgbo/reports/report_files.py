@@ -1,13 +1,12 @@
 """A report as files: one HTML page that opens offline, and figures and tables for a paper.
 
-The page is page.html with the style, the scripts and the charts' specifications in it. All text is escaped. In
-addition, the content security policy forbids every request, and every script whose hash it does not list, so that the
-content of a run folder cannot execute anything even if it got past the escaping.
+The page is page.html with the style, the scripts and the charts in it. All text is escaped. In addition, the content
+security policy forbids all requests and all scripts but ours, in case text of a run folder got past the escaping.
 """
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from importlib.resources import files
@@ -26,7 +25,6 @@ from fedgbo.reports.sections import Section, differing, palette_order, shared_se
 from fedgbo.reports.table import Cell, Table, latex, markdown, numbers_csv
 from fedgbo.runs.files import write_atomic
 
-KINDS = ("png", "svg", "pdf")
 MOST, FEWEST = 2400, 100  # most points of a chart (a browser needs an element for each), fewest of a line in it
 
 
@@ -38,19 +36,15 @@ def build_page(
     html, style, script = (
         files("fedgbo.reports").joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )
-    palette = Palette(palette_order(sections), tuple(f"var(--c{i})" for i in range(len(COLOURS))))
     scripts = [_library(), script]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    content = {
-        "scripts": scripts,
-        "hashes": " ".join(f"'sha256-{digest}'" for digest in digests),
-        "sections": [_content(section, known, palette) for section, known in zip(sections, labels, strict=True)],
-    }
-    page = environment.from_string(html).render(title=title, style=style, problems=problems, palette=palette, **content)
-    return str(page)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
+    palette = Palette(palette_order(sections), tuple(f"var(--c{i})" for i in range(len(COLOURS))))
+    contents = [_content(section, known, palette) for section, known in zip(sections, labels, strict=True)]
+    options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    template = jinja2.Environment(undefined=jinja2.StrictUndefined, **options).from_string(html)
+    shown = {"title": title, "problems": problems, "sections": contents, "palette": palette}
+    return str(template.render(style=style, scripts=scripts, hashes=hashes, **shown))
 
 
 def thinned(rows: Sequence[Point], most: int) -> list[Point]:
@@ -58,8 +52,7 @@ def thinned(rows: Sequence[Point], most: int) -> list[Point]:
     drawn: list[Point] = []
     for _, group in groupby(rows, key=lambda row: row["algorithm"]):
         line = list(group)
-        places = np.linspace(0, len(line) - 1, min(most, len(line))).round().astype(int).tolist()
-        drawn += [line[place] for place in places]
+        drawn += [line[place] for place in np.linspace(0, len(line) - 1, min(most, len(line))).round().astype(int)]
     return drawn
 
 
@@ -109,29 +102,22 @@ def cost_table(section: Section) -> Table | None:
 def settings_table(section: Section) -> Table:
     """Return the settings of each line, with a column for each setting that is not the same for all."""
     names = [name for name in differing([line.settings for line in section.lines]) if name != "algorithm"]
-    rows = [(line.label, *(line.settings.get(name, "") for name in names)) for line in section.lines]
-    return _text_table(section, "settings", "settings in which the runs differ", ("Algorithm", *names), rows)
+    texts = [(line.label, *(line.settings.get(name, "") for name in names)) for line in section.lines]
+    rows = tuple(tuple(map(Cell, row)) for row in texts)
+    title = f"{section.title}: settings in which the runs differ"
+    return Table(f"{section.slug}-settings", title, ("Algorithm", *names), rows, measured=True)
 
 
 def runs_table(section: Section) -> Table:
     """Return every run with its status, rounds, best accuracy and time."""
     rows = []
-    for line in section.lines:
-        for run in line.runs:
-            last = run.records[-1]
-            best = max((record.accuracy for record in run.records if record.accuracy is not None), default=None)
-            score = "-" if best is None else f"{best:.1%}"
-            rounds, seconds = f"{last.round} of {run.rounds}", f"{last.seconds:.1f} s"
-            rows.append((str(run.path), line.label, str(run.config.seed), run.status, rounds, score, seconds))
+    for label, run in ((line.label, run) for line in section.lines for run in line.runs):
+        last = run.records[-1]
+        best = max((record.accuracy for record in run.records if record.accuracy is not None), default=None)
+        texts = [str(run.path), label, str(run.config.seed), run.status, f"{last.round} of {run.rounds}"]
+        rows.append(tuple(map(Cell, [*texts, "-" if best is None else f"{best:.1%}", f"{last.seconds:.1f} s"])))
     columns = ("Run", "Algorithm", "Seed", "Status", "Rounds", "Best accuracy", "Time")
-    return _text_table(section, "runs", "runs", columns, rows)
-
-
-def _text_table(
-    section: Section, name: str, title: str, columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]
-) -> Table:
-    cells = tuple(tuple(Cell(text) for text in row) for row in rows)
-    return Table(f"{section.slug}-{name}", f"{section.title}: {title}", columns, cells, measured=True)
+    return Table(f"{section.slug}-runs", f"{section.title}: runs", columns, tuple(rows), measured=True)
 
 
 @cache
@@ -148,7 +134,7 @@ def write_figures(sections: Sequence[Section], labels: Sequence[Labels], folder:
     palette, written = Palette(palette_order(sections)), []
     for section, known in zip(sections, labels, strict=True):
         for name, chart in _figures(section, known, palette).items():
-            written += save_chart(chart, folder / f"{section.slug}-{name}", KINDS)
+            written += save_chart(chart, folder / f"{section.slug}-{name}", ["png", "svg", "pdf"])
         for name, text in _texts(section).items():
             written.append(folder / f"{section.slug}-{name}")
             write_atomic(written[-1], text.encode(errors="backslashreplace"))  # a run folder's name may be any bytes

@@ -10,7 +10,6 @@ from fedgbo.reports.load import NOT_SETTINGS, Group, RunData, RunProblem, flatte
 from fedgbo.runs.config import RunConfig
 
 PLACE = {"fedavg": 0, "fedgbo": 2}  # the baseline first, FedGBO last, the others between
-PALETTE_PLACE = {"fedavg": 0, "fedgbo": 1}
 Settings = dict[str, str]
 
 
@@ -111,7 +110,7 @@ def shared_settings(section: Section) -> Settings:
 def palette_order(sections: Iterable[Section]) -> tuple[str, ...]:
     """Return all labels, each once: FedAvg and FedGBO come first and get the plainest colours and dashes."""
     lines = [line for section in sections for line in section.lines]
-    lines.sort(key=lambda line: PALETTE_PLACE.get(line.algorithm, 2))
+    lines.sort(key=lambda line: {"fedavg": 0, "fedgbo": 1}.get(line.algorithm, 2))
     return tuple(dict.fromkeys(line.label for line in lines))
 
 

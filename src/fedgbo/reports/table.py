@@ -6,7 +6,7 @@ A cell holds our value and, in a table of the paper, the printed value and why t
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
@@ -119,9 +119,9 @@ def one_line(text: str) -> str:
 
 def markdown(table: Table) -> str:
     """Write GitHub Markdown: our values with the printed ones beside them, and a footnote for every difference."""
-    lines = [f"**{markdown_text(table.title)}**", "", _markdown_row(map(markdown_text, table.columns))]
-    lines += [_markdown_row(["---"] * len(table.columns))]
-    lines += [_markdown_row(_markdown_cell(table, cell) for cell in row) for row in table.rows]
+    rows = [[markdown_text(column) for column in table.columns], ["---"] * len(table.columns)]
+    rows += [[_markdown_cell(table, cell) for cell in row] for row in table.rows]
+    lines = [f"**{markdown_text(table.title)}**", "", *(f"| {' | '.join(row)} |" for row in rows)]
     lines += [line for said in (table.summary(), *table.remarks) if said for line in ("", markdown_text(said))]
     for note in table.footnotes():
         said = f"{', '.join(note.places)}: {note.text}"
@@ -137,10 +137,6 @@ def markdown_text(text: str) -> str:
     """
     marked = re.sub(r"([\\`*_\[\]|])", r"\\\1", one_line(text))
     return marked.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _markdown_cell(table: Table, cell: Cell) -> str:

@@ -17,7 +17,6 @@ from fedgbo.runs.record import Record
 LARGEST = 3.4e38  # of a float32, in which TensorBoard stores numbers
 FILE = "events.out.tfevents.fedgbo"  # TensorBoard looks for "tfevents"
 VARINT, DOUBLE, BYTES, FLOAT = 0, 1, 2, 5  # wire types of protocol buffers; a field starts with number << 3 | type
-POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
 
 
 def write_events(sections: Sequence[Section], folder: Path) -> list[Path]:
@@ -93,7 +92,7 @@ def _bytes(field: int, content: bytes) -> bytes:
 
 def _entry(byte: int) -> int:
     for _ in range(8):
-        byte = byte >> 1 ^ (POLYNOMIAL if byte & 1 else 0)
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)  # Castagnoli's polynomial, reflected
     return byte
 
 

@@ -1,15 +1,49 @@
-"""Table 4's numbers by hand, from run folders written by hand."""
-
-import json
+"""Paired comparisons, by hand and against scipy; the numbers of Table 4, by hand from run folders written by hand."""
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import fedgbo
-from fedgbo.reports.charts import accuracy_chart, save_chart
-from fedgbo.reports.comparison import conclusion, confidence, summarise
+from fedgbo.core.errors import ConfigError
+from fedgbo.reports.comparison import Paired, conclusion, confidence, paired, summarise
 from fedgbo.reports.load import group_runs
 from tests.reports.runs import FEDAVG, FEDGBO
+
+
+def test_against_scipy():
+    rng = np.random.default_rng(0)
+    ours, theirs = rng.normal(0.02, 0.1, size=(2, 7))
+    found, known = paired(ours, theirs), stats.ttest_rel(ours, theirs)
+    interval = known.confidence_interval()
+    assert found.difference == pytest.approx((ours - theirs).mean())
+    assert found.p == pytest.approx(known.pvalue)
+    assert found.interval == pytest.approx((interval.high - interval.low) / 2)
+
+
+def test_seeds_that_all_say_the_same():
+    one = np.array([0.5, 0.25])
+    assert paired(one, one) == Paired(2, 0.0, 0.0, 1.0)
+    assert paired(one + 0.125, one) == Paired(2, 0.125, 0.0, 0.0)
+
+
+def test_a_single_seed_has_a_difference_but_no_interval():
+    assert paired(np.array([0.75]), np.array([0.5])) == Paired(1, 0.25, None, None)
+
+
+def test_lists_that_do_not_fit():
+    with pytest.raises(ConfigError, match="of the same seeds"):
+        paired(np.zeros(2), np.zeros(3))
+
+
+def test_only_common_seeds_count_each_at_its_own_best_round(write):
+    runs = [write(FEDAVG, 0, [0.1, 0.4, 0.5]), write(FEDAVG, 1, [0.1, 0.5, 0.7])]
+    runs += [write(FEDGBO, 1, [0.1, 0.9, 0.6]), write(FEDGBO, 2, [0.1, 0.7, 0.6])]
+    average, ours = summarise(group_runs(runs))
+    assert average.versus is None
+    assert ours.versus.seeds == 1
+    assert ours.versus.difference == pytest.approx(0.9 - 0.7)
+    assert summarise(group_runs([*runs[:2], runs[3]]))[1].versus is None
 
 
 def test_best_and_match(write):
@@ -67,22 +101,3 @@ def test_students_t():
 def test_a_run_without_accuracy_is_named(write):
     with pytest.raises(fedgbo.RunFolderError, match="has no accuracy to show"):
         group_runs([write(FEDAVG, 0, [])])
-
-
-def test_the_chart_is_drawn(write, tmp_path):
-    groups = group_runs([write(FEDAVG, 0, [0.1, 0.5]), write(FEDAVG, 1, [0.2, 0.4]), write(FEDGBO, 0, [0.1, 0.8])])
-    png, svg = save_chart(accuracy_chart(groups, "a title"), tmp_path / "chart")
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert all(text in svg.read_text() for text in ("a title", "fedgbo-sgdm", "95% confidence"))
-    spec = json.loads(accuracy_chart(groups, "a title").to_json())
-    assert spec["layer"][0]["encoding"]["y2"]["field"] == "accuracy_high"
-
-
-def test_a_picture_is_named_as_it_was_asked_for(write, tmp_path):
-    """The end of a name is cut only if it is a picture's: 0.01 is none."""
-    chart = accuracy_chart(group_runs([write(FEDAVG, 0, [0.1, 0.5])]), "a title")
-    for asked in ("a.png", "a.SVG", "a"):
-        assert [file.name for file in save_chart(chart, tmp_path / asked, ["svg"])] == ["a.svg"]
-    assert save_chart(chart, tmp_path / "x-scale0.01", ["svg"])[0].name == "x-scale0.01.svg"
-    with pytest.raises(fedgbo.ConfigError, match=r"cannot write .*nowhere/a.svg: No such file.*choose another place"):
-        save_chart(chart, tmp_path / "nowhere" / "a.png", ["svg"])

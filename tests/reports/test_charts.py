@@ -1,4 +1,4 @@
-"""Curves over rounds, their numbers as CSV, and pictures of many panels."""
+"""Curves over rounds, their numbers as CSV, and charts of one or many panels."""
 
 import csv
 import json
@@ -6,9 +6,11 @@ import json
 import numpy as np
 import pytest
 
+import fedgbo
 from fedgbo.core.errors import RunFolderError
-from fedgbo.reports.charts import panel_chart, save_chart
+from fedgbo.reports.charts import accuracy_chart, panel_chart, save_chart
 from fedgbo.reports.curves import curve, curves_csv
+from fedgbo.reports.load import group_runs
 from tests.reports.runs import FEDAVG, FEDGBO
 
 
@@ -80,3 +82,22 @@ def test_the_legend_is_in_the_order_of_the_fullest_panel(write):
     spec = json.loads(panel_chart(lines, "t", [], "v").to_json())
     colour = spec["vconcat"][0]["hconcat"][0]["layer"][0]["encoding"]["color"]
     assert colour["scale"]["domain"] == ["x", "y", "z"]
+
+
+def test_the_chart_is_drawn(write, tmp_path):
+    groups = group_runs([write(FEDAVG, 0, [0.1, 0.5]), write(FEDAVG, 1, [0.2, 0.4]), write(FEDGBO, 0, [0.1, 0.8])])
+    png, svg = save_chart(accuracy_chart(groups, "a title"), tmp_path / "chart")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert all(text in svg.read_text() for text in ("a title", "fedgbo-sgdm", "95% confidence"))
+    spec = json.loads(accuracy_chart(groups, "a title").to_json())
+    assert spec["layer"][0]["encoding"]["y2"]["field"] == "accuracy_high"
+
+
+def test_a_picture_is_named_as_it_was_asked_for(write, tmp_path):
+    """The end of a name is cut only if it is a picture's: 0.01 is none."""
+    chart = accuracy_chart(group_runs([write(FEDAVG, 0, [0.1, 0.5])]), "a title")
+    for asked in ("a.png", "a.SVG", "a"):
+        assert [file.name for file in save_chart(chart, tmp_path / asked, ["svg"])] == ["a.svg"]
+    assert save_chart(chart, tmp_path / "x-scale0.01", ["svg"])[0].name == "x-scale0.01.svg"
+    with pytest.raises(fedgbo.ConfigError, match=r"cannot write .*nowhere/a.svg: No such file.*choose another place"):
+        save_chart(chart, tmp_path / "nowhere" / "a.png", ["svg"])

@@ -1,13 +1,17 @@
 """Files for a paper and for TensorBoard."""
 
 import csv
+import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedgbo.reports.charts import Palette, live_chart
+from fedgbo.reports.curves import SCORES, cost_axes, points
 from fedgbo.reports.label_skew import Skew
-from fedgbo.reports.report_files import write_figures
+from fedgbo.reports.report_files import build_page, cost_table, write_figures
 from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tensorboard import scalar_event, version_event, write_events
 from tests.reports.runs import FEDAVG, FEDGBO
@@ -72,3 +76,38 @@ def test_a_file_of_events_for_each_run(sections, tmp_path):
     assert len(events) == 3  # the version, and two evaluations
     assert b"score/accuracy" + b"\x15" + struct.pack("<f", 0.6) in events[2]
     assert b"\x10\x0a" in events[2]  # step 10
+
+
+def uncounted(run):
+    """The run with FLOPs that could not be counted."""
+    return replace(run, records=tuple(replace(record, flops=None, counted_flops=None) for record in run.records))
+
+
+def test_flops_that_no_run_counted_are_left_out(write, tmp_path):
+    sections = sections_of([uncounted(write(FEDAVG, 0, [0.1, 0.5])), uncounted(write(FEDGBO, 0, [0.1, 0.6]))])
+    assert [cell.ours for cell in cost_table(sections[0]).rows[1]][4:8] == [
+        "not counted",
+        "10",
+        "1000 B",
+        "not counted",
+    ]
+    files = {file.name for file in write_figures(sections, ["no labels"], tmp_path / "figures")}
+    assert "digits-K-10-accuracy-upload.svg" in files
+    assert not [name for name in files if "flops" in name]
+    assert "flops" not in (tmp_path / "figures" / "digits-K-10-curves.csv").read_text()
+    assert "flops" not in (tmp_path / "figures" / "digits-K-10-costs.csv").read_text()
+    assert "(FLOPs)" not in build_page(sections, ["no labels"], [])
+    assert not [file for file in write_events(sections, tmp_path / "tb") if b"cost/flops" in file.read_bytes()]
+
+
+def test_flops_that_some_runs_counted_are_drawn_for_these(write):
+    """One seed of FedGBO was counted and one was not, so it has no mean."""
+    counted = [write(FEDAVG, 0, [0.1, 0.5]), write(FEDGBO, 0, [0.1, 0.6])]
+    section = sections_of([*counted, uncounted(write(FEDGBO, 1, [0.1, 0.6]))])[0]
+    assert [row[4].ours for row in cost_table(section).rows] == ["10.0 M", "not counted"]
+    rows = points(section.lines, cost_axes(section.lines), SCORES)
+    assert {row["algorithm"] for row in rows if "flops" in row} == {"fedavg"}
+    assert {row["algorithm"] for row in rows if "upload_bytes" in row} == {"fedavg", "fedgbo-sgdm"}
+    told = json.dumps(live_chart(rows, Palette(("fedavg", "fedgbo-sgdm")), [], cost_axes(section.lines), SCORES[0]))
+    assert "upload_bytes" in told
+    assert "flops" not in told  # in the tooltip of a line without them it would be NaN
