@@ -18,10 +18,7 @@ EVERYTHING = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite"
 
 
 def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tuple[list[RunConfig], list[str]]:
-    """Return the runs, algorithm by algorithm, and notes about the presets used.
-
-    An algorithm is a name, or name:optimiser ("fedgbo:adam"), or path/to/file.py:Class.
-    """
+    """Return the runs of name, name:optimiser or path/to/file.py:Class, and notes about the presets used."""
     whole("seeds", seeds)
     if not algorithms:
         raise ConfigError(f"name the algorithms to compare, or all ({', '.join(EVERYTHING)})")

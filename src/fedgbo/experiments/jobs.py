@@ -21,8 +21,11 @@ from typing import Any
 
 from fedgbo.core.errors import FedGBOError, FolderBusyError, RunFolderError
 from fedgbo.runs.config import RunConfig, execute
+from fedgbo.core.errors import DivergenceError, FedGBOError, FolderBusyError, RunFolderError
+from fedgbo.runs.config import RunConfig
+from fedgbo.runs.execute import execute
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.loop import cores
+from fedgbo.runs.loop import Callback, cores
 from fedgbo.runs.round import Progress
 
 TELL_SECONDS = 0.2  # between two reports of one run
@@ -39,7 +42,6 @@ class Job:
 
     @property
     def title(self) -> str:
-        """Its name or, without one, algorithm and seed."""
         return self.name or f"{self.config.label} seed {self.config.seed}"
 
 
@@ -58,15 +60,24 @@ class News:
 Tell = Callable[[News], None]
 
 
+def run_or_resume(config: RunConfig, out: Path, callbacks: Sequence[Callback], threads: int) -> None:
+    """Run what is missing in a run's folder: nothing if it is finished; raise DivergenceError if it diverged."""
+    begun = (out / "run.json").exists()
+    status = RunFolder(out).status() if begun else {}
+    if status.get("status") == "diverged":
+        raise DivergenceError(status.get("reason", "diverged"))
+    if status.get("status") != "finished":
+        execute(config, out, callbacks, resume=begun, workers=threads)
+
+
 class Interrupted(KeyboardInterrupt):
     """The parent process asked this worker to stop."""
 
 
 def run_jobs(jobs: Sequence[Job], workers: int, tell: Tell) -> dict[int, str]:
-    """Run all jobs, and return by number how those ended that did not finish.
+    """Run all jobs, whether or not others fail, and return by number how those ended that did not finish.
 
-    A run that diverges, fails or is killed does not stop the others. Ctrl-C stops all runs at their next round, with a
-    checkpoint each, and then raises KeyboardInterrupt. A single worker runs in this process.
+    Ctrl-C stops all runs at their next round, with a checkpoint each, and then raises KeyboardInterrupt.
     """
     ended: dict[int, str] = {}
     if workers == 1:
@@ -88,7 +99,6 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
     stop = context.Event()
     ended: dict[int, str] = {}
     threads = max(1, cores() // workers)  # for each run
-
     with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, threads)) as pool:
         waiting: dict[Future[str], int] = {}
         with ctrl_c_ignored(), suppress(BrokenProcessPool):  # a process may die before all jobs are submitted
@@ -173,11 +183,7 @@ def _run(number: int, job: Job, tell: Tell, stop: Event | threading.Event, threa
     while True:
         begun = (job.out / "run.json").exists()
         try:
-            status = RunFolder(job.out).status() if begun else {}
-            if status.get("status") == "diverged":
-                return str(status.get("reason", "diverged"))
-            if status.get("status") != "finished":
-                execute(job.config, job.out, [watch], resume=begun, workers=threads)
+            run_or_resume(job.config, job.out, [watch], threads)
             return "finished"
         except Interrupted:
             return "interrupted"

@@ -55,23 +55,19 @@ class Request(BaseModel):
         """Return the run, and a note about the settings that a preset filled in."""
         task: Table = {"name": self.task} if isinstance(self.task, str) else self.task
         settings = {key: value for key in SETTINGS if (value := getattr(self, key)) is not None}
-        if isinstance(self.algorithm, dict) and set(self.algorithm) != {"name"}:
-            if settings or self.optimiser:
-                given = ", ".join([*settings, *(["optimiser"] if self.optimiser else [])])
-                raise ConfigError(f"algorithm is a full table, so {given} must be written inside it")
-            table, note = dict(self.algorithm), None
-        else:
-            name = self.algorithm["name"] if isinstance(self.algorithm, dict) else self.algorithm
-            table, note = self._from_settings(str(task.get("name")), name, settings)
+        table: Table = {"name": self.algorithm} if isinstance(self.algorithm, str) else dict(self.algorithm)
+        note = None
+        if set(table) == {"name"}:
+            table, note = self._from_settings(str(task.get("name")), table["name"], settings)
+        elif given := [*settings, *(["optimiser"] if self.optimiser else [])]:
+            raise ConfigError(f"algorithm is a full table, so {', '.join(given)} must be written inside it")
         if self.objective:
             table["objective"] = self.objective
         return RunConfig(task=task, algorithm=table, **self.model_dump(include=AS_THEY_ARE)), note
 
     def _from_settings(self, task: str, algorithm: str, settings: Table) -> tuple[Table, str | None]:
-        find("task", task)
-        find("algorithm", algorithm)
-        if self.optimiser:
-            find("optimiser", self.optimiser)
+        for kind, name in (("task", task), ("algorithm", algorithm), ("optimiser", self.optimiser or "sgd")):
+            find(kind, name)  # raises if it is unknown
         chosen, row = self.preset or preset_of(task) or "none", None
         steps = self.local_steps if isinstance(self.local_steps, int) else None
         if chosen != "none":

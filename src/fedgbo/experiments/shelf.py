@@ -53,10 +53,7 @@ def steps_text(config: RunConfig) -> str:
 
 
 def claim_folder(out: Path, name: str, content: str, kind: str) -> bool:
-    """Make a folder with the file `name`, or return True if it already holds the same file.
-
-    Raise RunFolderError if the folder holds something else. Several processes may call this at once.
-    """
+    """Make a folder with the file `name`, or return True if it holds the same file; several processes may do so."""
     file = out / name
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -58,6 +58,11 @@ def printed_rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in _read(f"{name}.csv").splitlines() if not line.startswith("#")))
 
 
+def printed_row(table: str, **wanted: str) -> dict[str, str]:
+    """Return the printed row with these values, or an empty one."""
+    return next((row for row in printed_rows(table) if wanted.items() <= row.items()), {})
+
+
 def caption(name: str) -> dict[str, Any]:
     """Return the title, the remarks and the notes of a table."""
     entry: dict[str, Any] = tomllib.loads(_read("captions.toml"))[name]
@@ -161,7 +166,7 @@ def _flops_table(name: str, local_steps: int) -> Table:
 
 def _flops_row(name: str, local_steps: int, task_name: str, algorithm: str) -> tuple[Cell, ...]:
     task, title = tasks()[task_name], ALGORITHMS[algorithm].__name__
-    printed = next((row for row in printed_rows(name) if (row["Task"], row["Algorithm"]) == (task.title, title)), {})
+    printed = printed_row(name, Task=task.title, Algorithm=title)
     client_slot = next(iter(optimiser_slots(ALGORITHMS[algorithm]).values()))
     cells = []
     for optimiser in OPTIMISER_ORDER:

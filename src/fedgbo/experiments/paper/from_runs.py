@@ -7,14 +7,14 @@ rounds.
 
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import product
 
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.experiments.experiment import Changes, Experiment, make_experiment, only
-from fedgbo.experiments.paper.cost_tables import PaperTask, caption, printed_rows, significant, tasks
+from fedgbo.experiments.paper.cost_tables import PaperTask, caption, printed_row, significant, tasks
 from fedgbo.experiments.presets import takes_optimiser
 from fedgbo.experiments.results import Results, heading
 from fedgbo.optimisers import OPTIMISERS
@@ -60,28 +60,18 @@ def _by_key(results: Results) -> tuple[dict[Key, Group], Counter[Key]]:
     return groups, Counter(key_of(entry.config) for entry in results.diverged)
 
 
-def _paper_tasks(keys: Iterable[Key]) -> dict[str, PaperTask]:
-    """Return the paper's tasks that occur, in the paper's order."""
-    present = {key[0] for key in keys}
-    return {name: task for name, task in tasks().items() if name in present}
-
-
-def _printed(table: str, **wanted: str) -> dict[str, str]:
-    """Return the printed row with these values, or an empty one."""
-    return next((row for row in printed_rows(table) if wanted.items() <= row.items()), {})
-
-
 def table4(results: Results, experiment: Experiment) -> Table:
     """Best accuracy, its upload and FLOPs, and those to match FedAvg; K = 10, SGDm."""
     groups, diverged = _by_key(results)
-    present = _paper_tasks([*groups, *diverged])
+    present = {key[0] for key in (*groups, *diverged)}
+    texts = caption("table4")
+    remarks = [*texts["remarks"], PAIRED]
     lines: list[tuple[Cell, ...]] = []
-    for name, task in present.items():
+    for name, task in tasks().items():
+        remarks += [texts[name]] if name in present and name in texts else []
         by_algorithm = {key[2]: replace(group, label=key[2]) for key, group in groups.items() if key[0] == name}
         lines += _lines4(task, by_algorithm, {key[2]: n for key, n in diverged.items() if key[0] == name})
-    texts = caption("table4")
-    remarks = (*texts["remarks"], PAIRED, *(texts[name] for name in present if name in texts))
-    return Table("table4", heading(experiment, results), COLUMNS4, tuple(lines), 2, remarks, measured=True)
+    return Table("table4", heading(experiment, results), COLUMNS4, tuple(lines), 2, tuple(remarks), measured=True)
 
 
 def _lines4(task: PaperTask, groups: dict[str, Group], diverged: dict[str, int]) -> list[tuple[Cell, ...]]:
@@ -91,7 +81,7 @@ def _lines4(task: PaperTask, groups: dict[str, Group], diverged: dict[str, int])
     for name in (name for name in ORDER4 if name in rows or name in diverged):
         title = algorithm_title(name)
         label = title + (f" ({diverged[name]} seeds diverged)" if name in diverged else "")
-        printed = _printed("table4", Task=task.title, Algorithm=title)
+        printed = printed_row("table4", Task=task.title, Algorithm=title)
         cells = [Cell("diverged", printed.get("Accuracy")), *[Cell("-")] * (len(COLUMNS4) - 3)]
         if (row := rows.get(name)) is not None:
             sampled = groups[name].runs[0].config.clients_per_round
@@ -135,7 +125,7 @@ def table5(results: Results, experiment: Experiment) -> Table:
         if (steps, optimiser) not in present:
             continue
         title = OPTIMISERS[optimiser].__name__
-        printed = _printed("table5", K=str(steps), Optimiser=title)
+        printed = printed_row("table5", K=str(steps), Optimiser=title)
         cells = []
         for name in names:
             key = ("shakespeare", steps, name, optimiser)
@@ -186,7 +176,7 @@ def accuracy_curves(results: Results) -> list[Curve]:
     groups = _by_key(results)[0]
     used = [name for name in OPTIMISER_ORDER if any(key[3] == name for key in groups)] or [""]
     made = []
-    for name, task in _paper_tasks(groups).items():
+    for name, task in tasks().items():
         for optimiser in used:
             column = OPTIMISERS[optimiser].__name__ if optimiser else ""
             for (task_name, _, algorithm, own), group in groups.items():

@@ -128,10 +128,7 @@ def theorem(problem: Problem, training: Training) -> Bound:
 
 
 def corollary(problem: Problem, training: Training) -> Bound:
-    """Return Corollary 1's bound for the C that corresponds to `training.step`: Theorem 1's with T̃ ≈ T.
-
-    It is smaller than Theorem 1's by the factor T̃ / T, so it is a bound only where that factor is near 1.
-    """
+    """Return Corollary 1's bound for the C that corresponds to `training.step`; it holds where T̃ / T is near 1."""
     return _terms(problem, training, 1.0)
 
 

@@ -62,10 +62,7 @@ def known_problem(quadratics: Quadratics) -> Problem:
 def plan(
     problem: Problem, betas: Sequence[float], rounds: Sequence[int], local_steps: int, c: float | None = None
 ) -> list[Training]:
-    """Return the trainings to measure, with Corollary 1's step for each T; C is by default the best for β.
-
-    Raise ConfigError, before any training runs, where Theorem 1 does not apply.
-    """
+    """Return the trainings to measure, with Corollary 1's step for each T; raise where Theorem 1 does not apply."""
     trainings = []
     for beta, t in product(betas, rounds):
         checked = Training(beta, local_steps, t, 1.0)  # validates β and T before the formulas use them
@@ -76,11 +73,7 @@ def plan(
 
 
 def measure(quadratics: Quadratics, problem: Problem, training: Training, seeds: int = 1) -> Measurement:
-    """Run FedGBO once for each seed, and compare the observed gradients with the constants and the bound.
-
-    Checked in every round: no gradient is larger than R or changes faster than L allows, and the perturbation e_t
-    stays below η̃ √Y.
-    """
+    """Run FedGBO once for each seed, and compare every round's gradients with the constants and the bound."""
     whole("seeds", seeds)
     bound = theorem(problem, training)
     runs = [_observe(quadratics, training, seed) for seed in range(seeds)]
@@ -134,10 +127,7 @@ def bound_rows(
     c: float | None = None,
     lipschitz: float | None = None,
 ) -> list[ChartRow]:
-    """Return the curves of Theorem 1 up to `most` rounds, evenly spaced in log T, from the first T where it applies.
-
-    The learning rate is `lr` or, without it, Corollary 1's for each T.
-    """
+    """Return the curves of Theorem 1 up to `most` rounds, with `lr` or with Corollary 1's learning rate for each T."""
     rows: list[ChartRow] = []
     for beta, k in product(betas, local_steps):
         least = math.floor(Training(beta, 1, 1, 1.0).horizon) + 1

@@ -198,12 +198,10 @@ def _take_up(study: optuna.Study, me: Worker, index: int, before: FrozenTrial) -
 
 def _create(study: optuna.Study, me: Worker, attributes: dict[str, object], like: FrozenTrial | None = None) -> int:
     """Make a running trial, in one transaction with everything that it takes over from an interrupted one."""
+    taken_over = ("params", "distributions", "intermediate_values", "system_attrs")  # the last: rungs of halving passed
     template = create_trial(
         state=TrialState.RUNNING,
-        params=like.params if like else {},
-        distributions=like.distributions if like else {},
         user_attrs={**attributes, "worker": me.id, "folder": me.folder},
-        system_attrs=like.system_attrs if like else {},  # the rungs of successive halving that it has passed
-        intermediate_values=like.intermediate_values if like else {},
+        **({name: getattr(like, name) for name in taken_over} if like else {}),
     )
     return study._storage.create_new_trial(study._study_id, template)

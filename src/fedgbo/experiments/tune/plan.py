@@ -219,7 +219,6 @@ def axes_of(algorithm: str, optimiser: str | None, given: Sequence[str]) -> tupl
 
 
 def _parse_range(text: str, inner: Mapping[str, bool]) -> Axis:
-    """Parse KEY=VALUES; `inner` has the settings of the optimiser."""
     name, _, content = (part.strip() for part in text.partition("="))
     separator = ":" if ":" in content else ","
     try:

@@ -73,7 +73,6 @@ def settings_of(trial: FrozenTrial, plan: Plan) -> dict[str, float] | None:
 
 
 def _parameter(axis: Axis) -> str:
-    """Return the name of an axis in the study."""
     return f"1 - {axis.name}" if axis.decay else axis.name
 
 

@@ -15,12 +15,13 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from fedgbo.core.errors import DivergenceError, FedGBOError, RunFolderError
-from fedgbo.experiments.jobs import Interrupted, ctrl_c_ignored
+from fedgbo.experiments.jobs import Interrupted, ctrl_c_ignored, run_or_resume
 from fedgbo.experiments.shelf import look, set_aside
 from fedgbo.experiments.tune.claims import Claim, Watch, Worker, claim_next, drop, heartbeat, running, standing
 from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, Settings, score
 from fedgbo.experiments.tune.study import Cost, open_study, suggest
 from fedgbo.runs.config import RunConfig, execute
+from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import Callback, cores
 from fedgbo.runs.record import Record
@@ -179,13 +180,8 @@ def _run_seed(context: SearchContext, config: RunConfig, path: Path, curves: "_C
     begun = (path / "run.json").exists()
     if path.exists() and not begun:
         shutil.rmtree(path)  # interrupted before the run began
-    folder = RunFolder(path)
-    curves.begin(folder.records() if begun else [])
-    status = folder.status() if begun else {}
-    if status.get("status") == "diverged":
-        raise DivergenceError(status.get("reason", "diverged"))
-    if status.get("status") != "finished":
-        execute(config, path, [curves.watch, context.watch], begun, context.threads)
+    curves.begin(RunFolder(path).records() if begun else [])
+    run_or_resume(config, path, [curves.watch, context.watch], context.threads)
 
 
 class _Curves:
