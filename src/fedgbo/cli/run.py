@@ -14,7 +14,6 @@ from fedgbo.costs.probe import probe
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.execute import execute, read_config
-from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.together import ask_leader, leads
 
@@ -136,28 +135,23 @@ def _summary(result: Result, memory_bytes: int, folder: Path) -> dict[str, Any]:
 
 def _sentence(result: Result, memory_bytes: int, folder: Path) -> str:
     last, best = result.history[-1], result.best
-    score = (
-        f"test loss {last.loss:.4g} (lowest {best.loss:.4g}"
-        if last.accuracy is None
-        else f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
-    )
+    if last.accuracy is None:
+        score = f"test loss {last.loss:.4g} (lowest {best.loss:.4g}"
+    else:
+        score = f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
+    drift = ""
+    if last.drift is not None:
+        drift = f"client models {last.drift['cosine']:.3g} apart (mean cosine distance since the last evaluation)"
+        if "error" in last.drift:
+            error, bound = last.drift["error"], last.drift["bound"]
+            drift += f"; gradient perturbation {error:.3g}, bound (3) estimated at {bound:.3g}"
+        drift += "\n"
     return (
         f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; "
         f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down, "
         f"{quantity(last.flops, 'FLOP')} on clients; each holds {quantity(memory_bytes, 'B', 1024)}\n"
-        f"{_drift_line(last)}{folder}"
+        f"{drift}{folder}"
     )
-
-
-def _drift_line(record: Record) -> str:
-    """Describe the drift of client models since the last evaluation, if it was measured."""
-    drift = record.drift
-    if drift is None:
-        return ""
-    line = f"client models {drift['cosine']:.3g} apart (mean cosine distance since the last evaluation)"
-    if "error" in drift:
-        line += f"; gradient perturbation {drift['error']:.3g}, bound (3) estimated at {drift['bound']:.3g}"
-    return f"{line}\n"
 
 
 def _number(text: str | None) -> int | str | None:
