@@ -12,7 +12,6 @@ from fedgbo.core.errors import RunFolderError
 from fedgbo.experiments.paper.cost_tables import printed_rows as published
 from fedgbo.experiments.paper.cost_tables import tasks
 from fedgbo.experiments.paper.from_runs import algorithm_title
-from fedgbo.experiments.paper.published import rows as published
 from fedgbo.reports.charts import panel_chart, save_chart
 from fedgbo.reports.comparison import REMARK, ROUNDING, conclusion, cost_columns, cost_lines, percent, summarise
 from fedgbo.reports.curves import curve

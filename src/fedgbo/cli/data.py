@@ -30,8 +30,7 @@ app = typer.Typer(no_args_is_help=True, help="Public data sets: fetch their file
 SHADES = " ░▒▓█"
 
 DataFolder = Annotated[
-    Path | None,
-    Option("--data", help="The data folder. \\[default: $FEDGBO_DATA, else ~/.cache/fedgbo]", show_default=False),
+    Path | None, Option("--data", help="The data folder. \\[default: $FEDGBO_DATA, else ~/.cache/fedgbo]")
 ]
 
 

@@ -62,11 +62,9 @@ def experiment(
     """
     asked = read_experiment(file, Changes(scale, overrides=tuple(overrides or ())))
     found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
-    if found is None:
-        return
     made = sections(found)
     if any(section.groups for section in made):
-        _show_results_table(lambda *_: summary_table(made, asked.name, heading(asked, found)), found, asked, to)
+        _show_results(lambda *_: summary_table(made, asked.name, heading(asked, found)), found, asked, to)
         curves = [
             curve(group.runs, lambda record: record.accuracy, row=section.title, column="", series=group.label)
             for section in made
@@ -80,8 +78,8 @@ def experiment(
     _end(asked, found)
 
 
-def _carry_out(experiment: Experiment, to: Path, jobs: int | None, *, dry_run: bool, quiet: bool) -> Results | None:
-    """Run what is missing and return the results of all runs; None with `dry_run`."""
+def _carry_out(experiment: Experiment, to: Path, jobs: int | None, *, dry_run: bool, quiet: bool) -> Results:
+    """Run what is missing and return the results of all runs; with `dry_run`, list the runs and exit."""
     workers = opt.worker_count(jobs)
     places = survey(experiment, to)
     if dry_run:
@@ -89,7 +87,7 @@ def _carry_out(experiment: Experiment, to: Path, jobs: int | None, *, dry_run: b
             why = f" ({place.find.reason})" if place.find.state == "damaged" else ""
             out.print(escape(f"{place.find.state:<9} {place.path.name}{why}"))
         out.print(f"{escape(experiment.heading)}: {_tally(places)}")
-        return None
+        raise typer.Exit
     try:
         (to / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -113,9 +111,7 @@ def _tally(places: Sequence[PlannedRun]) -> str:
     return f"{len(places)} runs: {there}"
 
 
-def _show_results_table(
-    make: Callable[[Results, Experiment], Table], found: Results, asked: Experiment, to: Path
-) -> None:
+def _show_results(make: Callable[[Results, Experiment], Table], found: Results, asked: Experiment, to: Path) -> None:
     """Print a table and write it as Markdown, CSV, LaTeX and JSON."""
     table = make(found, asked)
     show_table(table)
@@ -191,8 +187,6 @@ def _runs_command(name: str, about: str, present: Callable[[Results, Experiment,
         changes = Changes(scale, stand_ins, tuple(overrides or ()))
         asked = paper_experiment(name, changes, opt.comma_list(tasks), opt.comma_list(optimisers))
         found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
-        if found is None:
-            return
         if found.finished:
             present(found, asked, to)
         _end(asked, found)
@@ -213,4 +207,4 @@ for _name, _figure in FIGURES.items():
     paper.command(_name)(_runs_command(_name, _figure.about, partial(_save_figure, _figure)))
 for _measured in (table4, table5):
     _name, _about = _measured.__name__, _measured.__doc__ or ""
-    paper.command(_name)(_runs_command(_name, _about, partial(_show_results_table, _measured)))
+    paper.command(_name)(_runs_command(_name, _about, partial(_show_results, _measured)))

@@ -1,6 +1,7 @@
 """How a federation's run is followed: its events in sentences, how to resume it, its score and digests."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,18 @@ from fedgbo.federation.processes import Process
 from fedgbo.runs.folder import RunFolder
 
 MOST_LISTED = 12  # clients in a sentence
+LINES = {
+    "waiting": "waiting for nodes: {nodes} so far, with {clients} of {wanted} clients",
+    "joined": "{node} hosts {hosted}",
+    "refused": "[yellow]{node} is refused:[/] {reason}",
+    "duplicate": "[yellow]client {client} is hosted twice;[/] the one of {node} does not count",
+    "round": "round {round}{again}: {hosted}",
+    "rejected": "[yellow]client {client} ({node}) rejected[/] in round {round}: {reason}",
+    "dropped": "[yellow]client {client} ({node}) dropped[/] in round {round}: {reason}",
+    "late": "[yellow]client {client}: a reply to round {round} came too late[/] and is not used",
+    "abandoned": "[yellow]round {round} is abandoned:[/] {valid} usable updates, {needed} needed; model unchanged",
+    "stopped": "[bold red]stopped:[/] {reason}",
+}
 
 
 class EventView:
@@ -27,34 +40,15 @@ class EventView:
 
     def line(self, event: Event) -> str | None:
         """Return the line for an event; None for kinds that are not shown."""
+        if event.kind == "done_round":
+            return self._round_done(event)
+        if event.kind not in LINES:
+            return None
         node = self.names.get(event["node"], f"node {event['node']}")
-        client, number, reason = event["client"], event["round"], printable(event["reason"])
-        match event.kind:
-            case "waiting":
-                return (
-                    f"waiting for nodes: {event['nodes']} so far, with {event['clients']} of {event['wanted']} clients"
-                )
-            case "joined":
-                return f"{node} hosts {clients(event['clients'])}"
-            case "refused":
-                return f"[yellow]{node} is refused:[/] {reason}"
-            case "duplicate":
-                return f"[yellow]client {client} is hosted twice;[/] the one of {node} does not count"
-            case "round":
-                again = f", attempt {event['attempt'] + 1}" if event["attempt"] else ""
-                return f"round {number}{again}: {clients(event['clients'])}"
-            case "rejected" | "dropped":
-                return f"[yellow]client {client} ({node}) {event.kind}[/] in round {number}: {reason}"
-            case "late":
-                return f"[yellow]client {client}: a reply to round {number} came too late[/] and is not used"
-            case "abandoned":
-                counts = f"{event['valid']} usable updates, {event['needed']} needed"
-                return f"[yellow]round {number} is abandoned:[/] {counts}; the model stays as it was"
-            case "done_round":
-                return self._round_done(event)
-            case "stopped":
-                return f"[bold red]stopped:[/] {reason}"
-        return None
+        again = f", attempt {event['attempt'] + 1}" if event["attempt"] else ""
+        hosted = clients(event["clients"]) if event.kind in ("joined", "round") else ""
+        words = {"node": node, "again": again, "hosted": hosted, "reason": printable(event["reason"])}
+        return LINES[event.kind].format_map(defaultdict(str, {**event.content, **words}))
 
     def _round_done(self, event: Event) -> str:
         seconds: Mapping[str, float] = event["seconds"] or {}

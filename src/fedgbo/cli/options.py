@@ -17,9 +17,7 @@ from fedgbo.runs.loop import cores
 
 # rich reads an unescaped [default: ...] as markup and drops it: it is written with two backslashes.
 Texts = list[str] | None
-Items = Annotated[
-    Texts, Argument(metavar="[CONFIG.toml] [KEY=VALUE]...", help="A TOML file, and settings that override it.")
-]
+Items = Annotated[Texts, Argument(metavar="[CONFIG.toml] [KEY=VALUE]...", help="A TOML file; settings override it.")]
 Task = Annotated[str | None, Option(help="A task's name, or my_file.py:function. \\[default: digits]")]
 Algorithm = Annotated[str | None, Option(help="An algorithm's name, or my_file.py:Class. \\[default: fedgbo]")]
 Optimiser = Annotated[str | None, Option(help="An optimiser's name, or my_file.py:Class.")]

@@ -38,9 +38,7 @@ def report(
     ] = None,
     tensorboard: Annotated[Path | None, Option(help="A folder for TensorBoard's event files.")] = None,
     title: Annotated[str, Option(help="Title of the page.")] = "fedgbo report",
-    own_tasks: Annotated[
-        bool, Option("--own-tasks", help="Run the files of tasks that are not built in, to count labels.")
-    ] = False,
+    own_tasks: Annotated[bool, Option("--own-tasks", help="Run the files of your own tasks, to count labels.")] = False,
 ) -> None:
     """Show runs on one page that opens offline, as figures and tables for a paper, or in TensorBoard.
 
@@ -115,22 +113,17 @@ def _follow(follower: Follower, folder: Path, every: float) -> None:
 
 def _runs_table(views: Sequence[View], folder: Path) -> Table:
     def cells(view: View) -> list[Text]:
-        texts = [
-            str(view.path.relative_to(folder)) if view.path != folder else folder.name,
-            view.task,
-            view.label,
-            "" if view.seed is None else str(view.seed),
-            f"{view.round}/{view.rounds}" if view.rounds else "",
-            "" if view.latest is None else f"{view.latest:.1%}",
-            "" if view.best is None else f"{view.best:.1%}",
-            "" if view.seconds_per_round is None else f"{view.seconds_per_round:.3g}",
-            "" if view.ends_at is None else _end(view.ends_at),
-        ]
+        name = str(view.path.relative_to(folder)) if view.path != folder else folder.name
+        numbers = ((view.latest, ".1%"), (view.best, ".1%"), (view.seconds_per_round, ".3g"))
+        texts = [name, view.task, view.label, "" if view.seed is None else str(view.seed)]
+        texts.append(f"{view.round}/{view.rounds}" if view.rounds else "")
+        texts += ["" if value is None else format(value, style) for value, style in numbers]
+        texts.append("" if view.ends_at is None else _end(view.ends_at))
         return [*map(Text, texts), Text(view.status, style=STYLES.get(view.status, "yellow"))]
 
-    numbers = ("seed", "round", "accuracy", "best", "s/round", "ends")
-    columns = ("run", "task", "algorithm", *numbers, "status")
-    return simple_table(escape(f"runs in {folder}"), columns, map(cells, views), right=numbers)
+    right = ("seed", "round", "accuracy", "best", "s/round", "ends")
+    columns = ("run", "task", "algorithm", *right, "status")
+    return simple_table(escape(f"runs in {folder}"), columns, map(cells, views), right)
 
 
 def _below(views: Sequence[View], hidden: int = 0) -> list[Text]:

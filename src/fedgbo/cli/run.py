@@ -14,7 +14,6 @@ from fedgbo.costs.closed import exchange
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, execute, read_config
 from fedgbo.runs.ranks import ask_rank0, leads
-from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 
@@ -175,30 +174,26 @@ def _summary(result: Result, memory_bytes: int | None, folder: Path) -> dict[str
 
 def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
     last, best = result.history[-1], result.best
-    score = (
-        f"test loss {last.loss:.4g} (lowest {best.loss:.4g}"
-        if last.accuracy is None
-        else f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
-    )
+    if last.accuracy is None:
+        score = f"test loss {last.loss:.4g} (lowest {best.loss:.4g}"
+    else:
+        score = f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
     flops = "FLOPs not counted" if last.flops is None else f"{quantity(last.flops, 'FLOP')} on clients"
     held = "" if memory_bytes is None else f"; each holds {quantity(memory_bytes, 'B', 1024)}"
-    note = "" if last.note is None else f"{last.note}\n"
-    return (
-        f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; "
-        f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down, "
-        f"{flops}{held}\n{note}{_drift_line(last)}{folder}"
+    lines = [] if last.note is None else [last.note]
+    if last.drift is not None:
+        lines.append(f"client models {last.drift['cosine']:.3g} apart (mean cosine distance since the last evaluation)")
+        if "error" in last.drift:
+            error, bound = last.drift["error"], last.drift["bound"]
+            lines[-1] += f"; gradient perturbation {error:.3g}, bound (3) estimated at {bound:.3g}"
+    return "\n".join(
+        [
+            f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; "
+            f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down, {flops}{held}",
+            *lines,
+            str(folder),
+        ]
     )
-
-
-def _drift_line(record: Record) -> str:
-    """Describe the drift of client models since the last evaluation, if it was measured."""
-    drift = record.drift
-    if drift is None:
-        return ""
-    line = f"client models {drift['cosine']:.3g} apart (mean cosine distance since the last evaluation)"
-    if "error" in drift:
-        line += f"; gradient perturbation {drift['error']:.3g}, bound (3) estimated at {drift['bound']:.3g}"
-    return f"{line}\n"
 
 
 def _number(text: str | None) -> int | str | None:

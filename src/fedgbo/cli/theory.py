@@ -202,17 +202,16 @@ def _print_measured(problem: Problem, results: Sequence[Measurement]) -> None:
     title = f"known constants: {constants}; K = {results[0].training.local_steps}; seeds: {results[0].seeds}"
     names = ("β", "T", "η", "measured\nE ‖∇F(x_t)‖²", "bound", "bound by\nmeasured", "largest gradient\n(R)",
              "largest ‖e_t‖\n(η̃ √Y)", "all hold")  # fmt: skip
-    print_whole(simple_table(title, names, map(_measured_cells, results), right=names))
-
-
-def _measured_cells(result: Measurement) -> list[str]:
-    training, (gradient, _, error, bound_check) = result.training, result.checks
-    failed = ", ".join(check.name for check in result.checks if not check.holds)
-    settings = [f"{training.beta:g}", str(training.rounds), f"{training.lr:.3g}"]
-    ratio = f"{bound_check.limit / result.measured:.3g}x" if result.measured else "-"
-    assumptions = [f"{gradient.value:.3g} ({gradient.limit:.3g})", f"{error.value:.2g} ({error.limit:.2g})"]
-    holds = f"[bold red]no: {failed}[/]" if failed else "yes"
-    return [*settings, f"{result.measured:.4g}", f"{bound_check.limit:.4g}", ratio, *assumptions, holds]
+    rows = []
+    for result in results:
+        training, (gradient, _, error, bound_check) = result.training, result.checks
+        failed = ", ".join(check.name for check in result.checks if not check.holds)
+        settings = [f"{training.beta:g}", str(training.rounds), f"{training.lr:.3g}"]
+        ratio = f"{bound_check.limit / result.measured:.3g}x" if result.measured else "-"
+        assumptions = [f"{gradient.value:.3g} ({gradient.limit:.3g})", f"{error.value:.2g} ({error.limit:.2g})"]
+        holds = f"[bold red]no: {failed}[/]" if failed else "yes"
+        rows.append([*settings, f"{result.measured:.4g}", f"{bound_check.limit:.4g}", ratio, *assumptions, holds])
+    print_whole(simple_table(title, names, rows, right=names))
 
 
 def _bound_json(problem: Problem, training: Training, checks: Sequence[Condition]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ optuna is an optional dependency: the modules that need it are imported inside f
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -108,18 +108,17 @@ def _search(plan: Plan, folder: Path, storage: str | None, name: str, workers: i
         each = f"{plan.trial_rounds} rounds each, {workers} at a time, into {folder}"
         err.print(escape(f"{plan.search}: {many} of {each}"))
     hint = f"repeat the command with --out {folder} to resume"
-    with stopped_by_ctrl_c(hint), _progress(plan, quiet) as show:
-        return search(plan, folder, storage or local_url(folder), name, workers, show)
+    status = Status("", console=err)
+    with stopped_by_ctrl_c(hint), status if err.is_terminal and not quiet else nullcontext():
+        return search(plan, folder, storage or local_url(folder), name, workers, _progress(plan, status, quiet))
 
 
-@contextmanager
-def _progress(plan: Plan, quiet: bool) -> "Iterator[Callable[[optuna.Study], None]]":
-    """Yield a function that shows the trials that have ended since its last call, in any process."""
+def _progress(plan: Plan, status: Status, quiet: bool) -> "Callable[[optuna.Study], None]":
+    """Return a function that shows the trials that have ended since its last call, in any process."""
     from fedgbo.experiments.tune.study import outcome_of
 
     known: set[int] = set()
     last = float("-inf")  # time of the last look
-    status = Status("", console=err)
 
     def show(study: "optuna.Study") -> None:
         nonlocal known, last
@@ -134,11 +133,7 @@ def _progress(plan: Plan, quiet: bool) -> "Iterator[Callable[[optuna.Study], Non
         best = f"; best so far: {_line(now.best)}" if now.count("finished") else ""
         status.update(f"{len(now.tried)} trials, {now.cost.rounds} rounds{best}")
 
-    if err.is_terminal and not quiet:
-        with status:
-            yield show
-    else:
-        yield show
+    return show
 
 
 def _report(study: "optuna.Study", plan: Plan, folder: Path, as_json: bool, seconds: float) -> None:
@@ -163,7 +158,10 @@ def _report(study: "optuna.Study", plan: Plan, folder: Path, as_json: bool, seco
         **asdict(found.cost),
     }
     write_atomic(folder / "result.json", (json.dumps(summary, indent=2) + "\n").encode())
-    files = save_chart_if_possible(lambda: _chart(found, plan, measured), folder / "sensitivity")
+    grid, title = plan.search == "grid", f"{plan.task['name']}: {plan.algorithm} {plan.optimiser or ''}".rstrip()
+    scales = [Scale(axis.name, axis.values if grid else None, axis.decay, axis.logarithmic) for axis in plan.axes]
+    draw = partial(sensitivity_chart, found.tried, scales, title, measured)
+    files = save_chart_if_possible(draw, folder / "sensitivity")
     if as_json:
         print_json(summary)
         return
@@ -204,10 +202,3 @@ def _measured(study: "optuna.Study", plan: Plan) -> str:
     where = "test" if plan.held_out is None else "held-out"
     what = "accuracy" if study.user_attrs["metric"] else "loss, negative"
     return f"{kind} {where} {what}" + (f" after round {plan.warm_up}" if plan.warm_up else "")
-
-
-def _chart(found: "Outcome", plan: Plan, measured: str) -> Any:
-    grid = plan.search == "grid"
-    scales = [Scale(a.name, a.values if grid else None, a.decay, a.logarithmic) for a in plan.axes]
-    title = f"{plan.task['name']}: {plan.algorithm} {plan.optimiser or ''}".rstrip()
-    return sensitivity_chart(found.tried, scales, title, measured)

@@ -19,11 +19,8 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from fedgbo.core.errors import FedGBOError, FolderBusyError, RunFolderError
-from fedgbo.runs.config import RunConfig, execute
 from fedgbo.core.errors import DivergenceError, FedGBOError, FolderBusyError, RunFolderError
-from fedgbo.runs.config import RunConfig
-from fedgbo.runs.execute import execute
+from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import Callback, cores
 from fedgbo.runs.round import Progress

@@ -20,7 +20,6 @@ from fedgbo.experiments.shelf import look, set_aside
 from fedgbo.experiments.tune.claims import Claim, Watch, Worker, claim_next, drop, heartbeat, running, standing
 from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, Settings, score
 from fedgbo.experiments.tune.study import Cost, open_study, suggest
-from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import Callback, cores
