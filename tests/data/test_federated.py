@@ -10,7 +10,7 @@ from fedgbo.data.samples import WINDOW, SparseSamples, TensorSamples, WindowSamp
 from fedgbo.data.shakespeare import window_data
 from fedgbo.data.synthetic_text import synthetic_text
 from fedgbo.engines.select import engine_for
-from fedgbo.engines.sparse import SparseEngine
+from fedgbo.engines.sparse import SparseDescent
 from fedgbo.optimisers import SGD
 from fedgbo.runs.config import RunConfig
 from fedgbo.tasks import TASKS
@@ -156,7 +156,7 @@ def test_sparse_samples_stay_fast():
         patch.setitem(TASKS, "x", lambda: task)
         built = config.build_task()
     assert len(built.data.test) == 9
-    assert isinstance(engine_for(built, FedAvg(SGD(0.1)), 0), SparseEngine)
+    assert isinstance(engine_for(built, FedAvg(SGD(0.1)), 0).descent, SparseDescent)
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 2])

@@ -179,6 +179,7 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
     else:
         score = f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
     flops = "FLOPs not counted" if last.flops is None else f"{quantity(last.flops, 'FLOP')} on clients"
+    sent = f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down"
     held = "" if memory_bytes is None else f"; each holds {quantity(memory_bytes, 'B', 1024)}"
     lines = [] if last.note is None else [last.note]
     if last.drift is not None:
@@ -188,8 +189,7 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
             lines[-1] += f"; gradient perturbation {error:.3g}, bound (3) estimated at {bound:.3g}"
     return "\n".join(
         [
-            f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; "
-            f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down, {flops}{held}",
+            f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; {sent}, {flops}{held}",
             *lines,
             str(folder),
         ]
