@@ -34,7 +34,7 @@ def test_table_7_says_which_two_cells_differ_and_why():
     assert "50 of 52 values agree with the printed ones (in brackets)" in output
     assert "these differ: Sent140 Mimelite RMSProp, Sent140 Mimelite SGDm." in output
     assert output.count("0.0335 (0.0350) [1]") == 2
-    assert "[1] Sent140 Mimelite RMSProp, Sent140 Mimelite SGDm: the print is wrong" in output
+    assert "[1] Sent140 Mimelite RMSProp, Sent140 Mimelite SGDm: the printed value is wrong" in output
 
 
 def test_table_2_shows_both_formulas():
