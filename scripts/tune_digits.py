@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PRESETS_FILE = ROOT / "src/fedgbo/experiments/presets/digits.csv"
 SEARCHES = ROOT / "runs/presets"
 BUDGETS = {"sgd": 8000, "sgdm": 8000, "rmsprop": 4800, "adam": 4800}
-PLAIN = ("fedavg", "fedprox", "fedmax")
+PLAIN = ("fedavg", "fedprox", "fedmax", "scaffold")
 WITH_OPTIMISER = ("fedgbo", "mfl", "mimelite", "mimexlite", "adaptivefedopt")
 PAIRS = [(name, "sgd") for name in PLAIN] + [(name, o) for o in ("sgdm", "rmsprop", "adam") for name in WITH_OPTIMISER]
 

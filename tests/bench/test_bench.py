@@ -10,7 +10,11 @@ from fedgbo.bench.growth import Growth, _along
 from fedgbo.bench.plain import PlainLoop
 from fedgbo.bench.race import BenchError, race
 from fedgbo.bench.report import WANTED, Row, shortfalls
+from fedgbo.costs.operations import Meter
+from fedgbo.engines.engine import Round
 from fedgbo.engines.select import engine_for
+from fedgbo.pipeline import Pipeline
+from fedgbo.pipeline.samplers import FixedSize
 from fedgbo.tasks.digits import digits
 from tests.cli.conftest import command  # noqa: F401 - a fixture
 
@@ -44,8 +48,9 @@ def test_the_plain_loop_computes_what_ours_does(beta):
     torch.nn.utils.vector_to_parameters(engine.initial_params.clone(), plain.model.parameters())
     state = algorithm.init(engine.initial_params)
     for t in range(2):
-        result = engine.train(algorithm, algorithm.broadcast(state), everyone, [3] * len(everyone), t)
-        state = algorithm.server_update(state, result.mean, 3.0).to(torch.float32)
+        steps = [3] * len(everyone)
+        work = Round(t, algorithm, state, everyone, steps, Pipeline(FixedSize(1)), Meter(algorithm))
+        state = algorithm.server_update(state, engine.train(work).mean, 3.0)
         assert plain.round(t) == 3 * len(everyone)
     got = torch.nn.utils.parameters_to_vector(plain.model.parameters())
     moved = torch.linalg.vector_norm(state.params - engine.initial_params)

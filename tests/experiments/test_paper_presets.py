@@ -45,7 +45,7 @@ def test_every_row_is_there():
     rows = presets("paper")
     assert len(rows) == 124
     assert Counter(row.task for row in rows) == {"cifar100": 30, "femnist": 30, "sent140": 28, "shakespeare": 36}
-    assert {row.algorithm for row in rows} == set(ALGORITHMS)
+    assert {row.algorithm for row in rows} == set(ALGORITHMS) - {"scaffold"}  # which the paper does not compare
     assert {row.optimiser for row in rows} == set(OPTIMISERS)
     assert {row.local_steps for row in rows} == {10, 50}
     assert len({(row.task, row.algorithm, row.optimiser, row.local_steps) for row in rows}) == 124

@@ -20,11 +20,11 @@ from fedgbo.core.errors import ConfigError, FedGBOError, RunFolderError
 from fedgbo.reports.table import numbers_csv
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.record import Record
+from fedgbo.runs.record import OPTIONAL, Record
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 MARKS = {"run.json", "metrics.jsonl", "checkpoints"}  # a folder with any of them is a run; without the others, damaged
-MEASURED = tuple(field.name for field in fields(Record) if field.name != "drift")
+MEASURED = tuple(field.name for field in fields(Record) if field.name not in OPTIONAL)
 TEXT = ("run", "status")  # the folder's name, and how the run ended
 NOT_SETTINGS = {"seed", "rounds", "eval_every", "metrics"}  # runs that differ only in these belong to one group
 
