@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
-from fedgbo.core.errors import ConfigError, DivergenceError
+from fedgbo.core.errors import ConfigError, DataError, DivergenceError
 from fedgbo.core.objective import Term
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, name_of, permutation, stream, torch_seed
@@ -173,6 +173,8 @@ class SimulatedClient(Client):
         data = engine.task.data
         self.id, self.samples, self.steps = client, data.size(client), steps
         self.first = int(data.offsets[client])  # of its rows
+        if self.samples < 1:
+            raise DataError(f"client {client} has no training samples; leave it out of the data")
         self.model, self.terms, self.round = model, work.algorithm.terms, work.t
         self.losses: list[Tensor] = []  # of the minibatches so far
         self.gradients = 0  # of one sample each
