@@ -223,7 +223,7 @@ class SimulatedClient(Client):
         descent = self._engine.descent
         if descent is None or not isinstance(optimiser, AffineOptimiser) or not descent.takes(self.terms):
             return super().descend(params, optimiser, stats)
-        return descent.descend(self, params, optimiser.fixed(stats).like(params))
+        return descent.descend(self, params, optimiser.fixed(stats).like(self.model.params))
 
     def backward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Compute the gradients of a minibatch at the model's parameters; return the mean loss."""
