@@ -183,7 +183,8 @@ class SimulatedClient(Client):
         self._rng: np.random.Generator | None = None
         self._augment: np.random.Generator | None = None
         self._batches = minibatches(self.samples, engine.task.batch_size, engine.seed, work.t, client, steps)
-        self._last: tuple[tuple[Tensor, Tensor], Tensor | None] | None = None  # batch, and state of torch's generator
+        self._rows: Rows | None = None  # of the last minibatch
+        self._last: tuple[tuple[Tensor, Tensor], Tensor | None] | None = None  # it, and the state of torch's generator
         self._declared = work.algorithm.client_state(work.down.params)
         self.state = work.states.load(client, self._declared) if work.states is not None else {}
         if engine.draws:
@@ -196,7 +197,7 @@ class SimulatedClient(Client):
         return self._rng
 
     def gradient(self, params: Tensor, *, again: bool = False) -> Tensor:
-        batch = self._same_batch() if again else self._new_batch()
+        batch = self._same_batch() if again else self.next_batch()
         self.model.params.copy_(params)
         loss = self.backward(batch)
         if not again:
@@ -237,11 +238,14 @@ class SimulatedClient(Client):
         """Return the rows of the next minibatch, when it is this client's turn."""
         if self._pause is not None and len(self.losses) == self._pause.minibatches:
             self._pause.wait()
-        return self.first + next(self._batches)
+        self._rows, self._last = self.first + next(self._batches), None
+        return self._rows
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Return the next minibatch."""
-        return self._batch(self.next_rows())
+        batch = self._batch(self.next_rows())
+        self._last = batch, self._drawn()
+        return batch
 
     def pulled(self, params: Tensor, grad: Tensor) -> Tensor:
         """Return the gradient of the loss at `params` with those of the terms on the parameters."""
@@ -273,21 +277,22 @@ class SimulatedClient(Client):
         if work.states is not None and declared:
             work.states.save(self.id, work.t, self.state)
 
-    def _new_batch(self) -> tuple[Tensor, Tensor]:
-        batch = self.next_batch()
-        drawn = generator_of(self._engine.device).get_state() if self._engine.draws else None
-        self._last = batch, drawn
-        return batch
-
     def _same_batch(self) -> tuple[Tensor, Tensor]:
         """Return the last minibatch again, for the same random numbers in the model."""
-        if self._last is None:
+        if self._rows is None:
             raise ConfigError("gradient(params, again=True) needs a minibatch: call gradient(params) first")
+        if self._last is None:  # C code took the rows without making a batch of them
+            self._last = self._batch(self._rows), self._drawn()
+            return self._last[0]
         batch, drawn = self._last
         if drawn is not None:
             generator_of(self._engine.device).set_state(drawn)
         self.gradients += len(batch[0])
         return batch
+
+    def _drawn(self) -> Tensor | None:
+        """Return the state of torch's generator, where the model draws from it."""
+        return generator_of(self._engine.device).get_state() if self._engine.draws else None
 
     def _all_rows(self) -> Iterator[Rows]:
         for start in range(0, self.samples, CHUNK):
