@@ -264,7 +264,7 @@ class SimulatedClient(Client):
         return loss
 
     def keep_state(self, work: Round) -> None:
-        """Save the vectors in `state`; raise unless they are those that the algorithm declares."""
+        """Save the vectors in `state`, in their declared types; raise unless they are those that are declared."""
         declared = self._declared
         for name, vector in self.state.items():
             if name not in declared or not isinstance(vector, Tensor) or vector.shape != declared[name].shape:
@@ -275,7 +275,8 @@ class SimulatedClient(Client):
         if missing := sorted(declared.keys() - self.state.keys()):
             raise ConfigError(f"client_update removed {', '.join(missing)} from client.state; replace vectors only")
         if work.states is not None and declared:
-            work.states.save(self.id, work.t, self.state)
+            kept = {name: vector.to(declared[name].dtype) for name, vector in self.state.items()}
+            work.states.save(self.id, work.t, kept)
 
     def _same_batch(self) -> tuple[Tensor, Tensor]:
         """Return the last minibatch again, for the same random numbers in the model."""
