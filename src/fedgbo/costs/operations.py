@@ -66,7 +66,9 @@ class Meter:
         if client.steps in self._counted:
             return algorithm.client_update(down, client), self._counted[client.steps]
         with _Operations(down.params.numel()) as operations:
-            up = algorithm.client_update(down, _CountedClient(client, operations))
+            counted = _CountedClient(client, operations)
+            up = algorithm.client_update(down, counted)
+        client.state = counted.state  # an algorithm may replace the whole dict
         self._counted[client.steps] = operations.count
         return up, operations.count
 
