@@ -16,7 +16,7 @@ from fedgbo.costs.flops import local_update_flops
 from fedgbo.costs.operations import step_operations
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 
-STATS = {SGD: (), SGDm: ("stats.m",), RMSProp: ("stats.v",), Adam: ("stats.m", "stats.v")}
+STATS: dict[type, tuple[str, ...]] = {SGD: (), SGDm: ("stats.m",), RMSProp: ("stats.v",), Adam: ("stats.m", "stats.v")}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Exchange:
 def exchange(algorithm: FederatedAlgorithm, local_steps: int) -> Exchange:
     """Return the formulas of one of the package's own algorithms; raise ConfigError for another class."""
     kind, operations = type(algorithm), step_operations(algorithm)
-    stats = STATS.get(type(getattr(algorithm, "optimiser", None)))
+    optimiser: type = type(getattr(algorithm, "optimiser", None))
+    stats = STATS.get(optimiser)
     if operations is None or (kind is not AdaptiveFedOpt and stats is None):
         raise ConfigError(
             f"there is no cost formula for {kind.__name__} with this optimiser and these terms; "

@@ -21,8 +21,8 @@ from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
 from fedgbo.core.state import State
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 
-FIXED = {SGD: 2, SGDm: 5, RMSProp: 5, Adam: 8}  # per parameter and local step, with fixed statistics
-MOVING = {SGD: 2, SGDm: 8, RMSProp: 5, Adam: 11}  # and with statistics that move
+FIXED: dict[type, int] = {SGD: 2, SGDm: 5, RMSProp: 5, Adam: 8}  # per parameter and local step, with fixed statistics
+MOVING: dict[type, int] = {SGD: 2, SGDm: 8, RMSProp: 5, Adam: 11}  # and with statistics that move
 TERMS = {Proximal: 3, MaxEntropy: 0}
 CORRECTED = 3  # SCAFFOLD's local step: y - η (g + correction)
 
@@ -45,7 +45,7 @@ def _own_operations(algorithm: FederatedAlgorithm) -> int | None:
         return FIXED[SGD]
     if kind is SCAFFOLD:
         return CORRECTED
-    optimiser: type[Optimiser] = type(getattr(algorithm, "optimiser", None))
+    optimiser: type = type(getattr(algorithm, "optimiser", None))
     if kind in (FedGBO, Mimelite, MimeXlite) and optimiser in FIXED:
         summed = isinstance(algorithm, FedGBO) and not algorithm.inverts  # clients also sum up their gradients
         return FIXED[optimiser] + summed
