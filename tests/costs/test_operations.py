@@ -161,7 +161,9 @@ UNCOUNTED = {"raises": "RuntimeError: not to be copied", "stranger": "ValueError
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_trained_and_counted_or_has_a_note(name):
     task = make_task(model=MODELS[name], batch_size=4)
-    records = [fedgbo.run(task, EXAMPLES["fedgbo"], rounds=2, engine=engine).history[-1] for engine in ("plain", "auto")]
+    records = [
+        fedgbo.run(task, EXAMPLES["fedgbo"], rounds=2, engine=engine).history[-1] for engine in ("plain", "auto")
+    ]
     for record in records:
         assert record.round == 2
         assert (record.flops is None) == (record.counted_flops is None) == (record.note is not None)

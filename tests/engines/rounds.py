@@ -48,7 +48,9 @@ def train(engine, algorithm, cohort, steps, t=0, **more):
 
 def client_of(engine, algorithm, client=1, steps=1, t=0, **more):
     """Return one client of a plain engine, on the engine's own model."""
-    return SimulatedClient(engine, engine.model, round_of(engine, algorithm, [client], [steps], t, **more), client, steps)
+    return SimulatedClient(
+        engine, engine.model, round_of(engine, algorithm, [client], [steps], t, **more), client, steps
+    )
 
 
 def vectors(gathered):

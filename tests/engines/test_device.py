@@ -11,7 +11,6 @@ from fedgbo.engines.device import device_of, keep_freed_memory
 from tests.conftest import make_task
 from tests.engines.teams import ROOT, environment
 
-
 SECOND = {"local_rank": 1, "local_size": 2}  # of two processes on one machine
 
 

@@ -39,7 +39,9 @@ def test_the_textbook_loop_can_be_forced():
     assert engine.model.module is engine.model.original  # torch's own layers
     assert engine.model._runner is None
     assert explain(engine).startswith("one client at a time; the textbook loop; gradients by torch's autograd (")
-    with pytest.raises(fedgbo.ConfigError, match=r"unknown engine 'plian'; did you mean 'plain'\? \(known: auto, plain"):
+    with pytest.raises(
+        fedgbo.ConfigError, match=r"unknown engine 'plian'; did you mean 'plain'\? \(known: auto, plain"
+    ):
         fedgbo.run(make_task(), AVG, rounds=1, engine="plian")
 
 

@@ -1,8 +1,9 @@
-"""A program of several runs, good and bad, for one process or a team: `python -m tests.engines.team_program FOLDER`."""
+"""Several runs, good and bad, for one process or several: `python -m tests.engines.torchrun_program FOLDER`."""
 
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,8 +16,6 @@ from tests.conftest import make_task
 from tests.engines.sparse_tasks import sparse_task
 
 SGD, ADAM = fedgbo.SGD(0.1), fedgbo.Adam(0.1, 0.9)
-
-
 PULLED = fedgbo.Mimelite(ADAM, objective=fedgbo.Proximal(0.1))
 
 
@@ -58,6 +57,57 @@ def stop_at_two(progress):
     return progress.ledger.round == 2
 
 
+class Heaviest(fedgbo.Aggregator):
+    """The upload of the client with the most samples, the last of them."""
+
+    def combine(self, uploads):
+        return max(uploads, key=lambda upload: (upload.samples, upload.client)).state
+
+
+class Doubled(fedgbo.ExactMean):
+    """Twice the mean."""
+
+    def combine(self, uploads):
+        mean = super().combine(uploads)
+        return fedgbo.State(2 * mean.params, mean.stats)
+
+
+@dataclass(frozen=True)
+class Views(fedgbo.FedAvg):
+    """Uploads and keeps vectors that are not contiguous, one of them in float64."""
+
+    def client_state(self, params):
+        return {"seen": torch.zeros_like(params)}
+
+    def client_update(self, down, client):
+        moved = down.params - client.descend(down.params, self.optimiser, {})
+        client.state["seen"] = torch.stack([client.state["seen"] + moved, moved], dim=1)[:, 0]
+        wide = torch.stack([client.state["seen"].double() / 3, moved.double()], dim=1)[:, 0]
+        return fedgbo.State(torch.stack([moved, moved], dim=1)[:, 0], {"wide": wide})
+
+
+@dataclass(frozen=True)
+class Ragged(fedgbo.FedAvg):
+    """One client uploads one more vector, or a shorter one."""
+
+    who: int = 1
+    more: bool = True
+
+    def client_update(self, down, client):
+        zeros = torch.zeros_like(down.params)
+        if client.id != self.who:
+            return fedgbo.State(zeros)
+        return fedgbo.State(zeros, {"more": zeros}) if self.more else fedgbo.State(zeros[1:])
+
+
+def uneven():
+    """Clients of 3 to 15 samples."""
+    data = make_task(clients=5).data
+    offsets = torch.tensor([0, 3, 18, 30, 36, 51]).numpy()
+    return fedgbo.Task("uneven", fedgbo.FederatedData(data.train, offsets, data.test), make_task().model, 3, 4)
+
+
+SCAFFOLD, MEDIAN = fedgbo.SCAFFOLD(SGD), fedgbo.Median()
 GOOD = {
     "fedavg": lambda: fedgbo.run(digits(), fedgbo.FedAvg(SGD), rounds=3, local_steps=3),
     "fedgbo-adam": lambda: fedgbo.run(digits(), fedgbo.FedGBO(ADAM), rounds=3, local_steps=3),
@@ -67,6 +117,20 @@ GOOD = {
     "dropout": lambda: fedgbo.run(make_task(5, batch_size=4, model=noisy), fedgbo.FedAvg(SGD), rounds=3),
     "sparse": lambda: fedgbo.run(sparse_task(), fedgbo.FedGBO(fedgbo.SGDm(1.0, 0.9)), rounds=3),
     "sparse-mimelite": lambda: fedgbo.run(sparse_task(), PULLED, rounds=2),
+    "scaffold": lambda: fedgbo.run(make_task(7, clients_per_round=4, batch_size=4), SCAFFOLD, rounds=6),
+    "scaffold-median": lambda: fedgbo.run(make_task(5, batch_size=4), SCAFFOLD, rounds=4, aggregator=MEDIAN),
+    "median": lambda: fedgbo.run(digits(), fedgbo.FedGBO(ADAM), rounds=3, local_steps=3, aggregator=MEDIAN),
+    "median-few": lambda: fedgbo.run(make_task(clients_per_round=2), fedgbo.MFL(ADAM), rounds=3, aggregator=MEDIAN),
+    "samples": lambda: fedgbo.run(uneven(), fedgbo.FedGBO(ADAM), rounds=3, weights="samples"),
+    "heaviest": lambda: fedgbo.run(uneven(), fedgbo.FedGBO(ADAM), rounds=3, aggregator=Heaviest()),
+    "doubled": lambda: fedgbo.run(uneven(), fedgbo.FedAvg(SGD), rounds=3, aggregator=Doubled()),
+    "clipped": lambda: fedgbo.run(uneven(), fedgbo.FedAvg(SGD), rounds=3, transforms=[fedgbo.ClipNorm(0.01)]),
+    "views": lambda: fedgbo.run(make_task(5, clients_per_round=4), Views(SGD), rounds=3),
+    "views-median": lambda: fedgbo.run(make_task(5, clients_per_round=4), Views(SGD), rounds=3, aggregator=MEDIAN),
+    "poisson": lambda: fedgbo.run(make_task(batch_size=4), SCAFFOLD, rounds=12, sampler=fedgbo.Poisson(0.2)),
+    "poisson-median": lambda: fedgbo.run(
+        make_task(batch_size=4), fedgbo.FedGBO(ADAM), rounds=12, sampler=fedgbo.Poisson(0.2), aggregator=MEDIAN
+    ),
     "stopped": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=9, callbacks=[stop_at_two]),
 }
 BAD = {
@@ -75,6 +139,11 @@ BAD = {
     "metrics": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=1, metrics=["cosine"]),
     "brittle": lambda: fedgbo.run(brittle_task(), fedgbo.FedAvg(SGD), rounds=3, eval_every=3),
     "callback": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=3, callbacks=[unlucky]),
+    "ragged": lambda: fedgbo.run(make_task(), Ragged(SGD), rounds=3),
+    "ragged-median": lambda: fedgbo.run(make_task(), Ragged(SGD), rounds=3, aggregator=MEDIAN),
+    "ragged-last": lambda: fedgbo.run(make_task(), Ragged(SGD, who=3), rounds=3),
+    "ragged-last-median": lambda: fedgbo.run(make_task(), Ragged(SGD, who=3), rounds=3, aggregator=MEDIAN),
+    "short": lambda: fedgbo.run(make_task(), Ragged(SGD, more=False), rounds=3),
     "unlike": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=3, seed=int(os.environ.get("RANK", 0))),
 }
 
@@ -90,7 +159,7 @@ def outcome(work):
 
 
 def main():
-    # Every run after a bad one shows that the team is still in step
+    # Every run after a bad one shows that the processes still agree
     outcomes = {name: outcome(work) for name, work in {**BAD, **GOOD}.items()}
     path = Path(sys.argv[1]) / f"rank-{os.environ.get('RANK', 0)}.json"
     path.write_text(json.dumps(outcomes))

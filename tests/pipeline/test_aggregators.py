@@ -131,13 +131,15 @@ def test_vectors_that_cannot_be_combined(aggregator):
     with pytest.raises(fedgbo.ConfigError, match=r"shape \(4,\) and \(3,\), which cannot be combined"):
         aggregator.combine(short)
     other = [upload(0, torch.zeros(4)), upload(1, torch.zeros(4), m=torch.zeros(4))]
-    with pytest.raises(fedgbo.ConfigError, match="uploads params, stats.m, and another one params; client_update must"):
+    with pytest.raises(
+        fedgbo.ConfigError, match=r"uploads params, stats\.m, and another one params; client_update must"
+    ):
         aggregator.combine(other)
 
 
 def test_vectors_that_cannot_be_combined_are_noticed_after_a_pass_too(monkeypatch):
     monkeypatch.setattr(aggregators, "HELD", 1)
-    with pytest.raises(fedgbo.ConfigError, match="uploads params, stats.m, and another one params"):
+    with pytest.raises(fedgbo.ConfigError, match=r"uploads params, stats\.m, and another one params"):
         ExactMean().combine([upload(0, torch.zeros(4)), upload(1, torch.zeros(4), m=torch.zeros(4))])
     with pytest.raises(fedgbo.ConfigError, match=r"shape \(4,\) and \(3,\), which cannot be combined"):
         ExactMean().combine([upload(0, torch.zeros(4)), upload(1, torch.zeros(3))])
