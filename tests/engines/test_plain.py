@@ -429,3 +429,22 @@ def test_a_state_without_a_declaration():
     algorithm = Asks(lambda x, client: client.state.setdefault("own", torch.zeros_like(x)))
     with pytest.raises(fedgbo.ConfigError, match=r"left 'own' in client.state, but Asks.client_state declares nothing"):
         fedgbo.run(make_task(), algorithm, rounds=1)
+
+
+@dataclass(frozen=True)
+class Decayed(fedgbo.SGDm):
+    """Changes the update, but not what it inherits as `affine`."""
+
+    def update(self, params, stats, grad):
+        return super().update(params, stats, grad) - 0.1 * params
+
+
+def test_without_the_inverse_fedgbo_uses_an_update_of_ones_own():
+    plain = fedgbo.run(make_task(), fedgbo.FedGBO(fedgbo.SGDm(0.1, 0.9), inverse=False), rounds=2)
+    decayed = fedgbo.run(make_task(), fedgbo.FedGBO(Decayed(0.1, 0.9), inverse=False), rounds=2)
+    assert not torch.allclose(plain.params, decayed.params, rtol=1e-2)
+
+
+def test_an_update_that_contradicts_affine_is_found_by_check():
+    with pytest.raises(fedgbo.ConfigError, match=r"Decayed\.update does not do what affine says"):
+        fedgbo.check(Decayed(0.1, 0.9))
