@@ -15,13 +15,12 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import fedgbo
 from fedgbo.data.samples import Subset
-from fedgbo.reports.curves import measured
-from fedgbo.engines import serial
-from fedgbo.engines.serial import SerialEngine
+from fedgbo.engines import drift, plain
+from fedgbo.engines.plain import PlainEngine
 from fedgbo.runs import loop
 from fedgbo.tasks.digits import digits
-from tests.algorithms.test_identities import example
 from tests.conftest import make_task
+from tests.engines.rounds import EXAMPLES
 
 GOES_BETWEEN = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
 
@@ -71,15 +70,15 @@ def raw(leaf):
 def compared(task, algorithm, out):
     """Train on the device, resuming half-way from a checkpoint, and on the CPU."""
     calls = []
-    plain = SerialEngine.train_client
+    train_client = PlainEngine.train_client
 
     def watched(self, model, work, *rest, **more):
-        result = plain(self, model, work, *rest, **more)
-        tensors = [*work.down.tensors().values(), *result.up.tensors().values(), model.params]
+        result = train_client(self, model, work, *rest, **more)
+        tensors = [*work.down.tensors().values(), *result.state.tensors().values(), model.params]
         calls.append({tensor.device for tensor in [*tensors, *model.module.parameters()]})
         return result
 
-    SerialEngine.train_client = watched
+    PlainEngine.train_client = watched
     settings = {"rounds": 4, "local_steps": 3}
     try:
         fedgbo.run(task, algorithm, **(settings | {"rounds": 2}), out=out, device="pretend")
@@ -87,8 +86,8 @@ def compared(task, algorithm, out):
         everywhere = set().union(*calls)
         here = fedgbo.run(task, algorithm, **settings)
     finally:
-        SerialEngine.train_client = plain
-    moved = (here.params - SerialEngine(task, algorithm, 0).initial_params).norm()
+        PlainEngine.train_client = train_client
+    moved = (here.params - PlainEngine(task, algorithm, 0).initial_params).norm()
     return {
         "devices": [str(device) for device in everywhere],
         "result": str(there.params.device),
@@ -108,12 +107,12 @@ def main():
     library = torch.library.Library("_", "IMPL")
     library.fallback(lambda func, *args, **kwargs: compute(func, args, kwargs), dispatch_key="PrivateUse1")
     cpu = loop.device_of
-    loop.device_of = lambda name, team: torch.device("pretend", 0) if name == "pretend" else cpu(name, team)
-    serial.generator_of = measured.generator_of = lambda device: torch.default_generator
+    loop.device_of = lambda name: torch.device("pretend", 0) if name == "pretend" else cpu(name)
+    plain.generator_of = drift.generator_of = lambda device: torch.default_generator
     folder, results = Path(sys.argv[1]), {}
-    for name in ("fedgbo", "fedmax", "mfl", "mimelite", "adaptivefedopt", "fedprox"):
-        results[name] = compared(make_task(batch_size=5), example(name), folder / name)
-    results["drift"] = drifts(make_task(batch_size=5), example("fedprox"))
+    for name in ("fedgbo", "fedmax", "mfl", "mimelite", "adaptivefedopt", "fedprox", "scaffold"):
+        results[name] = compared(make_task(batch_size=5), EXAMPLES[name], folder / name)
+    results["drift"] = drifts(make_task(batch_size=5), EXAMPLES["fedprox"])
     small = digits()
     small = replace(small, data=replace(small.data, test=Subset(small.data.test, torch.arange(50).numpy())))
     results["digits"] = compared(small, fedgbo.FedAvg(fedgbo.SGD(0.1)), folder / "digits")

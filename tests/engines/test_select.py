@@ -1,48 +1,85 @@
 import pytest
-import torch
 from torch import nn
 
 import fedgbo
 from fedgbo.engines import select
-from fedgbo.engines.parallel import ParallelEngine
-from fedgbo.engines.select import engine_for
-from fedgbo.engines.serial import SerialEngine
-from fedgbo.engines.sparse import SparseEngine
+from fedgbo.engines.drift import MeasuringEngine
+from fedgbo.engines.plain import InPlace, PlainEngine
+from fedgbo.engines.select import engine_for, explain
+from fedgbo.engines.sparse import SparseDescent
+from fedgbo.engines.threads import ThreadedEngine
+from fedgbo.native import library
 from fedgbo.tasks import TASKS
 from tests.conftest import make_task
 
 AVG = fedgbo.FedAvg(fedgbo.SGD(lr=0.1))
 
 
+@pytest.mark.skipif(library() is None, reason="without a C compiler, sparse models take their steps in place")
 @pytest.mark.parametrize(
-    ("name", "workers", "kind"),
+    ("name", "workers", "kind", "descent"),
     [
-        ("digits", 2, SerialEngine),
-        ("cifar100-synthetic", 1, SerialEngine),
-        ("cifar100-synthetic", 2, ParallelEngine),
-        ("shakespeare-synthetic", 2, ParallelEngine),
-        ("sent140-synthetic", 2, SparseEngine),
+        ("digits", 2, PlainEngine, InPlace),
+        ("cifar100-synthetic", 1, PlainEngine, InPlace),
+        ("cifar100-synthetic", 2, ThreadedEngine, InPlace),
+        ("shakespeare-synthetic", 2, ThreadedEngine, InPlace),
+        ("sent140-synthetic", 2, PlainEngine, SparseDescent),
     ],
 )
-def test_each_task_gets_its_engine(name, workers, kind):
-    assert type(engine_for(TASKS[name](), AVG, 0, workers)) is kind
+def test_each_task_gets_its_engine(name, workers, kind, descent):
+    engine = engine_for(TASKS[name](), AVG, 0, workers)
+    assert type(engine) is kind
+    assert type(getattr(engine, "plain", engine).descent) is descent
+
+
+def test_the_textbook_loop_can_be_forced():
+    engine = engine_for(TASKS["digits"](), AVG, 0, 2, engine="plain")
+    assert type(engine) is PlainEngine
+    assert engine.descent is None
+    assert engine.model.module is engine.model.original  # torch's own layers
+    assert engine.model._runner is None
+    assert explain(engine).startswith("one client at a time; the textbook loop; gradients by torch's autograd (")
+    with pytest.raises(
+        fedgbo.ConfigError, match=r"unknown engine 'plian'; did you mean 'plain'\? \(known: auto, plain"
+    ):
+        fedgbo.run(make_task(), AVG, rounds=1, engine="plian")
+
+
+def test_the_choice_is_explained(monkeypatch):
+    monkeypatch.setattr(select, "WORTH_THREADS", 0)
+    seen = []
+    fedgbo.run(make_task(), AVG, rounds=1, workers=2, callbacks=[lambda progress: seen.append(progress.engine)])
+    assert len(set(seen)) == 1
+    assert seen[0].startswith("2 clients at a time, one thread each; local steps in place; gradients by torch's")
+    measured = engine_for(make_task(), AVG, 0, 2, metrics=["cosine"])
+    assert type(measured) is MeasuringEngine
+    assert "drift is measured, which takes one client at a time" in explain(measured)
 
 
 def test_a_model_that_draws_random_numbers_stays_in_one_thread(monkeypatch):
     monkeypatch.setattr(select, "WORTH_THREADS", 0)
     noisy = make_task(model=lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)))
-    assert type(engine_for(noisy, AVG, 0, 2)) is SerialEngine
-    assert type(engine_for(make_task(), AVG, 0, 2)) is ParallelEngine
+    assert type(engine_for(noisy, AVG, 0, 2)) is PlainEngine
+    assert type(engine_for(make_task(), AVG, 0, 2)) is ThreadedEngine
 
 
-def test_whole_runs_are_the_same_for_any_number_of_workers(monkeypatch):
-    monkeypatch.setattr(select, "WORTH_THREADS", 0)
-    task = make_task(clients=5, batch_size=4, clients_per_round=3)
-    algorithm = fedgbo.FedGBO(fedgbo.Adam(lr=0.1, beta1=0.9))
-    first, *others = (fedgbo.run(task, algorithm, rounds=4, workers=workers) for workers in (1, 2, 3))
-    for other in others:
-        assert torch.equal(first.params, other.params)
-        assert [r.loss for r in first.history] == [r.loss for r in other.history]
+class ByKeyword(nn.Linear):
+    """Counting multiply-adds looks at positional arguments only."""
+
+    def __init__(self):
+        super().__init__(3, 2)
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return super().forward(self.inner(input=x))
+
+
+def test_a_model_that_cannot_be_counted_is_trained_all_the_same():
+    task = make_task(model=ByKeyword)
+    assert type(engine_for(task, AVG, 0, 2)) is PlainEngine
+    record = fedgbo.run(task, AVG, rounds=1, workers=2).history[-1]
+    assert record.flops is None
+    assert record.note.startswith("FLOPs could not be counted for this model: IndexError")
 
 
 def test_workers_are_counted_from_one():

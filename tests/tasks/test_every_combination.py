@@ -5,8 +5,7 @@ import math
 import pytest
 
 from fedgbo.experiments.presets import presets
-from fedgbo.runs.config import RunConfig
-from fedgbo.runs.config import execute
+from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.record import Record
 
 ROWS = [row for row in presets("paper") if row.local_steps == 10]

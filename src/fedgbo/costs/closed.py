@@ -17,7 +17,7 @@ from fedgbo.costs.flops import local_update_flops
 from fedgbo.costs.operations import step_operations
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 
-STATS = {SGD: (), SGDm: ("stats.m",), RMSProp: ("stats.v",), Adam: ("stats.m", "stats.v")}
+STATS: dict[type, tuple[str, ...]] = {SGD: (), SGDm: ("stats.m",), RMSProp: ("stats.v",), Adam: ("stats.m", "stats.v")}
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
 from fedgbo.core.state import State
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 
-FIXED = {SGD: 2, SGDm: 5, RMSProp: 5, Adam: 8}  # per parameter and local step, with fixed statistics
-MOVING = {SGD: 2, SGDm: 8, RMSProp: 5, Adam: 11}  # and with statistics that move
+FIXED: dict[type, int] = {SGD: 2, SGDm: 5, RMSProp: 5, Adam: 8}  # per parameter and local step, with fixed statistics
+MOVING: dict[type, int] = {SGD: 2, SGDm: 8, RMSProp: 5, Adam: 11}  # and with statistics that move
 TERMS = {Proximal: 3, MaxEntropy: 0}
 CORRECTED = 3  # SCAFFOLD's local step: y - η (g + correction)
 
@@ -66,7 +66,9 @@ class Meter:
         if client.steps in self._counted:
             return algorithm.client_update(down, client), self._counted[client.steps]
         with _Operations(down.params.numel()) as operations:
-            up = algorithm.client_update(down, _CountedClient(client, operations))
+            counted = _CountedClient(client, operations)
+            up = algorithm.client_update(down, counted)
+        client.state = counted.state  # an algorithm may replace the whole dict
         self._counted[client.steps] = operations.count
         return up, operations.count
 

@@ -186,7 +186,7 @@ class MeasuringEngine:
         self.choice = f"{(other or plain).choice}; drift is measured, which takes one client at a time"
         self._twin: FlatModel | None = None  # for gradients at x_t
         if gradients:
-            self._twin = FlatModel(plain.build_model(), plain.task.loss)
+            self._twin = FlatModel(plain.build_model(), plain.task.loss, fast=plain.descent is not None)
             self._twin.specialise(plain.sample[0], algorithm.terms)
 
     def train(self, work: Round) -> Gathered:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
-from fedgbo.core.errors import ConfigError, DivergenceError
+from fedgbo.core.errors import ConfigError, DataError, DivergenceError
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, name_of, permutation, stream, torch_seed
 from fedgbo.core.upload import Upload
@@ -174,6 +174,8 @@ class SimulatedClient(Client):
         data = engine.task.data
         self.id, self.samples, self.steps = client, data.size(client), steps
         self.first = int(data.offsets[client])  # of its rows
+        if self.samples < 1:
+            raise DataError(f"client {client} has no training samples; leave it out of the data")
         self.model, self.terms, self.round = model, work.algorithm.terms, work.t
         self.losses: list[Tensor] = []  # of the minibatches so far
         self.gradients = 0  # of one sample each
@@ -182,7 +184,8 @@ class SimulatedClient(Client):
         self._rng: np.random.Generator | None = None
         self._augment: np.random.Generator | None = None
         self._batches = minibatches(self.samples, engine.task.batch_size, engine.seed, work.t, client, steps)
-        self._last: tuple[tuple[Tensor, Tensor], Tensor | None] | None = None  # batch, and state of torch's generator
+        self._rows: Rows | None = None  # of the last minibatch
+        self._last: tuple[tuple[Tensor, Tensor], Tensor | None] | None = None  # it, and the state of torch's generator
         self._declared = work.algorithm.client_state(work.down.params)
         self.state = work.states.load(client, self._declared) if work.states is not None else {}
         if engine.draws:
@@ -195,7 +198,7 @@ class SimulatedClient(Client):
         return self._rng
 
     def gradient(self, params: Tensor, *, again: bool = False) -> Tensor:
-        batch = self._same_batch() if again else self._new_batch()
+        batch = self._same_batch() if again else self.next_batch()
         self.model.params.copy_(params)
         loss = self.backward(batch)
         if not again:
@@ -222,7 +225,7 @@ class SimulatedClient(Client):
         descent = self._engine.descent
         if descent is None or not isinstance(optimiser, AffineOptimiser) or not descent.takes(self, params):
             return super().descend(params, optimiser, stats)
-        return descent.descend(self, params, optimiser.fixed(stats).like(params))
+        return descent.descend(self, params, optimiser.fixed(stats).like(self.model.params))
 
     def backward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Compute the gradients of a minibatch at the model's parameters; return the mean loss."""
@@ -236,11 +239,14 @@ class SimulatedClient(Client):
         """Return the rows of the next minibatch, when it is this client's turn."""
         if self._pause is not None and len(self.losses) == self._pause.minibatches:
             self._pause.wait()
-        return self.first + next(self._batches)
+        self._rows, self._last = self.first + next(self._batches), None
+        return self._rows
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Return the next minibatch."""
-        return self._batch(self.next_rows())
+        batch = self._batch(self.next_rows())
+        self._last = batch, self._drawn()
+        return batch
 
     def pulled(self, params: Tensor, grad: Tensor) -> Tensor:
         """Return the gradient of the loss at `params` with those of the terms on the parameters."""
@@ -259,7 +265,7 @@ class SimulatedClient(Client):
         return loss
 
     def keep_state(self, work: Round) -> None:
-        """Save the vectors in `state`; raise unless they are those that the algorithm declares."""
+        """Save the vectors in `state`, in their declared types; raise unless they are those that are declared."""
         declared = self._declared
         for name, vector in self.state.items():
             if name not in declared or not isinstance(vector, Tensor) or vector.shape != declared[name].shape:
@@ -270,23 +276,25 @@ class SimulatedClient(Client):
         if missing := sorted(declared.keys() - self.state.keys()):
             raise ConfigError(f"client_update removed {', '.join(missing)} from client.state; replace vectors only")
         if work.states is not None and declared:
-            work.states.save(self.id, work.t, self.state)
-
-    def _new_batch(self) -> tuple[Tensor, Tensor]:
-        batch = self.next_batch()
-        drawn = generator_of(self._engine.device).get_state() if self._engine.draws else None
-        self._last = batch, drawn
-        return batch
+            kept = {name: vector.to(declared[name].dtype) for name, vector in self.state.items()}
+            work.states.save(self.id, work.t, kept)
 
     def _same_batch(self) -> tuple[Tensor, Tensor]:
         """Return the last minibatch again, for the same random numbers in the model."""
-        if self._last is None:
+        if self._rows is None:
             raise ConfigError("gradient(params, again=True) needs a minibatch: call gradient(params) first")
+        if self._last is None:  # C code took the rows without making a batch of them
+            self._last = self._batch(self._rows), self._drawn()
+            return self._last[0]
         batch, drawn = self._last
         if drawn is not None:
             generator_of(self._engine.device).set_state(drawn)
         self.gradients += len(batch[0])
         return batch
+
+    def _drawn(self) -> Tensor | None:
+        """Return the state of torch's generator, where the model draws from it."""
+        return generator_of(self._engine.device).get_state() if self._engine.draws else None
 
     def _all_rows(self) -> Iterator[Rows]:
         for start in range(0, self.samples, CHUNK):

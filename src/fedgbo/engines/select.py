@@ -82,4 +82,7 @@ def _worth(plain: PlainEngine, workers: int) -> bool:
     batch = task.batch_size or len(task.data.train) // task.data.clients
     if workers < 2 or plain.draws:
         return False
-    return batch * forward_macs(plain.model.original, plain.sample[0]) >= WORTH_THREADS
+    try:
+        return batch * forward_macs(plain.model.original, plain.sample[0]) >= WORTH_THREADS
+    except Exception:  # whatever a user's module raises where it is watched; the run's record has a note then
+        return False

@@ -33,7 +33,8 @@ class SparseDescent:
         return all(type(term) is Proximal for term in client.terms)
 
     def descend(self, client: SimulatedClient, params: Tensor, step: AffineStep) -> Tensor:
-        y, batch = params.clone(), self._batch
+        y, batch = torch.empty_like(client.model.params).copy_(params), self._batch
+        start = client.start.to(y.dtype).contiguous()
         rows = np.concatenate([client.next_rows() for _ in range(client.steps)])
         scores = torch.empty(batch * self._shape[1], dtype=y.dtype)
         offset, scale, rate = addresses(step)
@@ -45,7 +46,7 @@ class SparseDescent:
             client.steps,
             batch,
             rows.ctypes.data,
-            client.start.data_ptr(),
+            start.data_ptr(),
             offset,
             scale,
             rate,
@@ -54,7 +55,7 @@ class SparseDescent:
             y.data_ptr(),
         )
         client.gradients += len(rows)
-        client.losses.append(torch.tensor(loss, dtype=torch.float64))
+        client.losses.extend([torch.tensor(loss, dtype=torch.float64)] * client.steps)  # their mean, as often
         return y
 
 

@@ -2,9 +2,10 @@
    cross-entropy of a minibatch as the loss: engines/sparse.py.
 
    y lies as in nn.Linear: weight (classes, features), then bias (classes). Sample r has the features
-   indices[indptr[r] ... indptr[r + 1] - 1]; a feature's value is its count over the sum of the sample's counts. Where a
-   sample has no feature its gradient is zero, so a step touches the features of its minibatch; all other parameters
-   move by offset and pull alone, in one pass, where there are any. `scores` has room for (batch, classes) numbers.
+   indices[indptr[r] ... indptr[r + 1] - 1]; a feature's value is its count over the sum of the sample's counts, rounded
+   to float32 as in data/sparse.py. Where a sample has no feature its gradient is zero, so a step touches the features of
+   its minibatch; all other parameters move by offset and pull alone, in one pass, where there are any. `scores` has room
+   for (batch, classes) numbers.
    Returns the mean loss. */
 
 #include <math.h>
@@ -32,10 +33,11 @@
                 type *own = scores + b * classes;                                                                      \
                 long begin = indptr[rows[b]], end = indptr[rows[b] + 1], tokens = 0;                                   \
                 for (long i = begin; i < end; i++) tokens += counts[i];                                                \
+                tokens = tokens > 0 ? tokens : 1;                                                                      \
                 for (long c = 0; c < classes; c++) {                                                                   \
                     const type *weight = y + c * features;                                                             \
                     type sum = y[classes * features + c];                                                              \
-                    for (long i = begin; i < end; i++) sum += weight[indices[i]] * ((type)counts[i] / tokens);         \
+                    for (long i = begin; i < end; i++) sum += weight[indices[i]] * (type)((float)counts[i] / tokens);  \
                     own[c] = sum;                                                                                      \
                 }                                                                                                      \
                 loss += to_gradient_##type(own, classes, labels[rows[b]], 1.0 / batch);                                \
@@ -49,12 +51,13 @@
                 const type *own = scores + b * classes;                                                                \
                 long begin = indptr[rows[b]], end = indptr[rows[b] + 1], tokens = 0;                                   \
                 for (long i = begin; i < end; i++) tokens += counts[i];                                                \
+                tokens = tokens > 0 ? tokens : 1;                                                                      \
                 for (long c = 0; c < classes; c++) {                                                                   \
                     long bias = classes * features + c;                                                                \
                     y[bias] -= (scale == NULL ? (type)rate : scale[bias]) * own[c];                                    \
                     for (long i = begin; i < end; i++) {                                                               \
                         long p = c * features + indices[i];                                                            \
-                        y[p] -= (scale == NULL ? (type)rate : scale[p]) * ((type)counts[i] / tokens) * own[c];         \
+                        y[p] -= (scale == NULL ? (type)rate : scale[p]) * (type)((float)counts[i] / tokens) * own[c];  \
                     }                                                                                                  \
                 }                                                                                                      \
             }                                                                                                          \

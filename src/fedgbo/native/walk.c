@@ -23,8 +23,9 @@ static int by_hash(const void *one, const void *other) {
 }
 
 /* Fill rows with `count` samples of the client's walk, from its beginning on; `name` is that of seed, purpose, round and
-   client. Returns 0 without memory. */
+   client. Returns 0 without samples or memory. */
 long fedgbo_walk(uint64_t name, long n, long count, int64_t *rows) {
+    if (n < 1) return 0; /* no walk through nothing */
     entry *order = malloc(n * sizeof *order);
     if (order == NULL) return 0;
     for (long at = 0, lap = 0; at < count; lap++) {

@@ -126,7 +126,10 @@ class WeightedSum:
             terms = [one[name] for one in vectors]
             if any(weight != 1 for weight in weights):  # exact for float32 vectors and weights below 2^29
                 terms = [term.to(torch.float64) * weight for term, weight in zip(terms, weights, strict=True)]
-            self.sums.setdefault(name, ExactSum.like(x)).add(*terms)
+            total = self.sums.setdefault(name, ExactSum.like(x))
+            if total.total.shape != x.shape:
+                raise ConfigError(_SHAPES.format(tuple(total.total.shape), tuple(x.shape)))
+            total.add(*terms)
         self.weight += sum(weights)
         self.dtype = vectors[0]["params"].dtype
         self._held, self._nbytes = [], 0
@@ -162,6 +165,10 @@ def _median(vectors: Sequence[Tensor]) -> Tensor:
 
 
 _NAMES = "a client uploads {}, and another one {}; client_update must return the same statistics on every client"
+_SHAPES = (
+    "clients upload vectors of shape {} and {}, which cannot be combined; client_update must return vectors as long as "
+    "the model"
+)
 
 
 def check_alike(uploads: Sequence[Upload]) -> None:
@@ -172,10 +179,7 @@ def check_alike(uploads: Sequence[Upload]) -> None:
             raise ConfigError(_NAMES.format(", ".join(other), ", ".join(first)))
         for name, x in other.items():
             if x.shape != first[name].shape:
-                raise ConfigError(
-                    f"clients upload vectors of shape {tuple(first[name].shape)} and {tuple(x.shape)}, which cannot be "
-                    "combined; client_update must return vectors as long as the model"
-                )
+                raise ConfigError(_SHAPES.format(tuple(first[name].shape), tuple(x.shape)))
 
 
 AGGREGATORS: dict[str, type[Aggregator]] = {"exactmean": ExactMean, "median": Median}

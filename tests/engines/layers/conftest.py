@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from fedgbo.engines.layers import gru
-from fedgbo.engines.layers.conv import pool
+from fedgbo.engines.layers import conv, gru
 from fedgbo.native import library
 
 
@@ -16,7 +15,7 @@ def backend(request, monkeypatch):
     """Both with the C loops and, as without a compiler, on torch's operations alone."""
     if request.param == "torch":
         monkeypatch.setattr(gru, "library", lambda: None)
-        monkeypatch.setattr(pool, "library", lambda: None)
+        monkeypatch.setattr(conv, "library", lambda: None)
     elif library() is None:
         pytest.skip("no C compiler here")
     return request.param

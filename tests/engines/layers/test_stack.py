@@ -7,11 +7,11 @@ from torch.nn import functional
 
 import fedgbo
 from fedgbo.core.objective import MaxEntropy
-from fedgbo.engines.fixed import FixedStep
+from fedgbo.core.optimiser import AffineStep
 from fedgbo.engines.flat import FlatModel
-from fedgbo.native import library
 from fedgbo.engines.layers.stack import runner_for
 from fedgbo.models.cnn import paper_cnn
+from fedgbo.native import library, step_in_place
 from tests.engines.layers.compare import relative
 
 native = library()
@@ -82,10 +82,10 @@ def test_a_step_at_once_has_the_bits_of_gradient_and_step(optimiser):
     model.specialise(inputs, ())
     start = model.params.clone()
     stats = {name: torch.rand_like(start) for name in optimiser.init(start)}
-    step = FixedStep.of(optimiser, stats)
+    step = optimiser.fixed(stats).like(start)
     grad, loss = model.gradient(start, (inputs, targets))
     expected = start.clone()
-    step.take(expected, grad)
+    step_in_place(step, expected, grad)
     model.params.copy_(start)
     assert torch.equal(model.step((inputs, targets), (), step), loss)
     assert torch.equal(model.params, expected)
@@ -148,7 +148,7 @@ def test_evaluation_after_training_sees_the_parameters_it_is_given():
     model.specialise(inputs, ())
     start = model.params.clone()
     expected = model.outputs(start, inputs)
-    model.step((inputs, targets), (), FixedStep(None, 0.5))
+    model.step((inputs, targets), (), AffineStep(0.0, 0.5))
     trained = model.release()
     assert not torch.equal(trained, start)
     assert torch.equal(model.outputs(start, inputs), expected)

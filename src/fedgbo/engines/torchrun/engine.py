@@ -4,18 +4,19 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core.errors import RankError
+from fedgbo.core.errors import ConfigError, RankError
 from fedgbo.core.optimiser import Stats
 from fedgbo.core.state import State
 from fedgbo.core.upload import Mean, Upload
 from fedgbo.engines.engine import Gathered, LocalEngine, Round
 from fedgbo.engines.torchrun.ranks import Ranks, Row
-from fedgbo.pipeline.aggregators import ExactMean, ExactSum, WeightedSum
+from fedgbo.pipeline.aggregators import ExactMean, ExactSum, WeightedSum, check_alike
 
 BITS = 2**52  # a float64 holds such integers exactly
 
@@ -30,7 +31,7 @@ class _HeldStates:
         return dict(self.states[client])
 
     def save(self, client: int, t: int, state: Stats) -> None:
-        self.states[client] = dict(state)
+        self.states[client] = {name: x.contiguous() for name, x in state.items()}  # as broadcasts want them
 
 
 class TorchrunEngine:
@@ -50,14 +51,14 @@ class TorchrunEngine:
     def train(self, work: Round) -> Gathered:
         held = self._fetch_states(work)
         own = replace(work, states=held)
-        if isinstance(work.pipeline.aggregator, ExactMean):
+        if type(work.pipeline.aggregator) is ExactMean:  # a subclass may combine in another way
             total, rows = self._sum(own)
             combined = total.mean()
         else:
             uploads, rows = self._all_uploads(own)
             combined = work.pipeline.aggregator.combine(uploads).to(work.down.params.dtype)
         self._return_states(work, held)
-        _, losses, weights, steps, gradients, operations, nbytes, starts = zip(*rows, strict=True)
+        _, losses, weights, steps, _, gradients, operations, nbytes, starts = zip(*rows, strict=True)
         check_same(starts)
         return Gathered(
             mean=Mean(combined.params, combined.stats, len(rows), self.task.data.clients),
@@ -86,13 +87,14 @@ class TorchrunEngine:
                     upload.loss,
                     work.pipeline.aggregator.weight(upload),
                     upload.steps,
+                    upload.samples,
                     upload.gradients,
                     math.nan if upload.operations is None else upload.operations,
                     upload.nbytes,
                     start,
                 )
 
-        return self.ranks.rows(rows(), len(work.cohort), 8)
+        return self.ranks.rows(rows(), len(work.cohort), 9)
 
     def _sum(self, work: Round) -> tuple[WeightedSum, list[Row]]:
         """Add up this process's uploads as they come, then those of all processes."""
@@ -105,8 +107,8 @@ class TorchrunEngine:
             total.settle()
 
         rows = self._rows(adding(), work)
-        for name, size in self._sizes({name: one.total for name, one in total.sums.items()}).items():
-            total.sums.setdefault(name, ExactSum.like(work.down.params.new_empty(size)))  # in a process without clients
+        for name, blank in self._blanks({name: one.total for name, one in total.sums.items()}, work).items():
+            total.sums.setdefault(name, ExactSum.like(blank))  # in a process without clients
         self.ranks.add_up(list(total.sums.values()))
         total.weight, total.dtype = int(sum(row[2] for row in rows)), work.down.params.dtype
         return total, rows
@@ -119,25 +121,43 @@ class TorchrunEngine:
             for upload in self._uploads(work):
                 own[upload.client] = upload
                 yield upload
+            check_alike(list(own.values()))
 
         rows = self._rows(keeping(), work)
-        sizes = self._sizes(next(iter(own.values())).state.tensors() if own else {})
+        like = self._blanks(next(iter(own.values())).state.tensors() if own else {}, work)
         uploads = []
         for number, row in enumerate(rows):
             client = int(row[0])
-            blank = {name: work.down.params.new_empty(size) for name, size in sizes.items()}
-            tensors = own[client].state.tensors() if client in own else blank
+            theirs = {name: torch.empty_like(blank) for name, blank in like.items()}
+            tensors = own[client].state.tensors() if client in own else theirs
+            tensors = {name: x.contiguous() for name, x in tensors.items()}
             for tensor in tensors.values():
                 self.ranks.spread(tensor, number % self.ranks.size)
-            state = State.of_tensors(tensors)
-            uploads.append(Upload(client, state, int(row[3]), int(row[2]), row[1], int(row[6])))
+            uploads.append(
+                Upload(client, State.of_tensors(tensors), int(row[3]), int(row[4]), row[1], int(row[7]), int(row[5]))
+            )
         return uploads, rows
 
-    def _sizes(self, own: Mapping[str, Tensor]) -> dict[str, int]:
-        """Return the names and lengths of uploaded vectors, which rank 0 knows: it has the cohort's first client."""
-        told = self.ranks.lead(lambda: json.dumps({name: x.numel() for name, x in own.items()}).encode())
-        sizes: dict[str, int] = json.loads(told)
-        return sizes
+    def _blanks(self, own: Mapping[str, Tensor], work: Round) -> dict[str, Tensor]:
+        """Return vectors like those that clients upload, which rank 0 knows: it has the cohort's first client.
+
+        Raise in all processes if those of this process's clients are others: the processes would wait for each other.
+        """
+
+        def kinds() -> dict[str, list[Any]]:
+            return {name: [x.numel(), str(x.dtype).removeprefix("torch.")] for name, x in own.items()}
+
+        told: dict[str, list[Any]] = json.loads(self.ranks.lead(lambda: json.dumps(kinds()).encode()))
+
+        def compare() -> None:
+            if own and kinds() != told:
+                raise ConfigError(
+                    f"clients upload {kinds()} and {told}, which cannot be combined; client_update must return the "
+                    "same statistics on every client, and vectors as long as the model"
+                )
+
+        self.ranks.together(compare)
+        return {n: work.down.params.new_empty(size, dtype=getattr(torch, kind)) for n, (size, kind) in told.items()}
 
     def _fetch_states(self, work: Round) -> _HeldStates | None:
         """Send the clients' states, which rank 0 keeps, to the processes that train them."""

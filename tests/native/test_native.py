@@ -1,0 +1,173 @@
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedgbo
+from fedgbo import native
+from fedgbo.core.optimiser import AffineStep
+from fedgbo.core.random import name_of, permutation
+from fedgbo.native import step_in_place
+from fedgbo.optimisers import OPTIMISERS
+
+compiled = pytest.mark.skipif(native.library() is None, reason="no C compiler here")
+PROGRAM = """
+import torch
+from torch import nn
+from fedgbo import native
+from fedgbo.engines.layers import accelerate
+stock = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2))
+x = torch.randn(2, 1, 8, 8)
+assert torch.allclose(accelerate(stock)(x), stock(x), atol=1e-6)
+gru, x = nn.GRU(2, 32), torch.randn(3, 2, 2)
+assert torch.allclose(accelerate(gru)(x)[0], gru(x)[0], atol=1e-6)
+print("native" if native.library() else "torch")
+"""
+
+
+def run(**environment):
+    """Use a fresh process: the library is loaded once per process."""
+    env = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@compiled
+def test_builds_into_the_cache_once(tmp_path):
+    assert run(XDG_CACHE_HOME=str(tmp_path)) == "native"
+    (built,) = (tmp_path / "fedgbo").iterdir()
+    first = built.stat().st_mtime_ns
+    assert run(XDG_CACHE_HOME=str(tmp_path)) == "native"
+    assert built.stat().st_mtime_ns == first
+
+
+@compiled
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    assert run(XDG_CACHE_HOME=str(blocked), TMPDIR=str(tmp_path)) == "native"
+
+
+def test_falls_back_without_a_compiler(tmp_path):
+    assert run(PATH=str(tmp_path), CC="cc", XDG_CACHE_HOME=str(tmp_path)) == "torch"
+
+
+def test_falls_back_when_the_compiler_fails(tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
+    assert run(CC=str(broken), XDG_CACHE_HOME=str(tmp_path)) == "torch"
+    assert list((tmp_path / "fedgbo").glob("*")) == [] if (tmp_path / "fedgbo").exists() else True
+
+
+def test_can_be_switched_off():
+    assert run(**{native.SWITCH: "0"}) == "torch"
+
+
+def walked(name, samples, length):
+    """Return the walk of the C code, or None where it refuses."""
+    rows = np.full(length + 1, -1, np.int64)
+    done = native.library().fedgbo_walk(name, samples, length, rows.ctypes.data)
+    assert rows[-1] == -1  # nothing is written after the end
+    return rows[:-1].tolist() if done else None
+
+
+@compiled
+@settings(deadline=None, max_examples=150)
+@given(
+    samples=st.one_of(st.integers(1, 70), st.integers(71, 3000)),
+    laps=st.floats(0.01, 3.5),
+    seed=st.integers(0, 2**64 - 1),
+    t=st.integers(0, 2**40),
+    client=st.integers(0, 2**33),
+)
+def test_a_walk_is_one_permutation_after_the_other(samples, laps, seed, t, client):
+    length = max(1, int(samples * laps))
+    orders = [permutation(samples, seed, "batches", t, client, lap) for lap in range(-(-length // samples))]
+    expected = np.concatenate(orders)[:length].tolist()
+    assert walked(name_of(seed, "batches", t, client), samples, length) == expected
+
+
+@compiled
+@pytest.mark.parametrize("samples", [1, 2, 31, 32, 33, 1000])  # 32: from insertion sort to qsort
+def test_walks_around_the_change_of_sorting(samples):
+    orders = [permutation(samples, 5, "batches", 1, 2, lap) for lap in range(2)]
+    assert walked(name_of(5, "batches", 1, 2), samples, 2 * samples) == np.concatenate(orders).tolist()
+
+
+@compiled
+def test_there_is_no_walk_through_no_samples():
+    assert walked(1, 0, 5) is None
+
+
+OPTIMISER_EXAMPLES = {
+    "sgd": fedgbo.SGD(lr=0.1),
+    "sgdm": fedgbo.SGDm(lr=0.1, beta=0.9),
+    "rmsprop": fedgbo.RMSProp(lr=0.1, beta=0.9, eps=0.5),
+    "adam": fedgbo.Adam(lr=0.1, beta1=0.9, beta2=0.75, eps=0.5),
+}
+
+
+@pytest.fixture(params=["native", "torch"])
+def backend(request, monkeypatch):
+    """The C code and, as without a compiler, torch's operations."""
+    if request.param == "torch":
+        monkeypatch.setattr(native, "library", lambda: None)
+    elif native.library() is None:
+        pytest.skip("no C compiler here")
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_a_step_in_place_is_the_optimisers_update(name, kind):
+    optimiser, random = OPTIMISER_EXAMPLES[name], torch.Generator().manual_seed(0)
+    params, grad = torch.randn(2, 37, generator=random, dtype=kind)
+    stats = {key: torch.rand(37, generator=random, dtype=kind) for key in optimiser.init(params)}
+    step = optimiser.fixed(stats).like(params)
+    expected = optimiser.update(params, stats, grad)
+    y = params.clone()
+    step_in_place(step, y[:10], grad[:10])
+    step_in_place(step, y[10:], grad[10:], begin=10)
+    assert torch.allclose(y, expected, rtol=1e-5 if kind == torch.float32 else 1e-12)
+
+
+class Shifted(fedgbo.SGD):
+    """An offset that is a number."""
+
+    def affine(self, stats):
+        return 1.0, self.lr
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_an_offset_that_is_a_number(kind):
+    y, grad = torch.ones(5, dtype=kind), torch.full((5,), 2.0, dtype=kind)
+    step_in_place(Shifted(0.25).fixed({}).like(y), y, grad)
+    assert y.tolist() == [-0.5] * 5
+    assert Shifted(0.25).update(torch.ones(5), {}, torch.full((5,), 2.0)).tolist() == [-0.5] * 5
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_step_on_a_part_of_the_vector_in_the_shape_of_a_layer(dtype):
+    numbers = torch.arange(20, dtype=dtype)
+    grad = torch.full((2, 6), 3.0, dtype=dtype)
+    for step, expected in (
+        (AffineStep(numbers, numbers / 4), 1 - (numbers + numbers / 4 * 3)),
+        (AffineStep(0.0, numbers / 4), 1 - numbers / 4 * 3),
+        (AffineStep(numbers, 0.5), 1 - (numbers + 1.5)),
+        (AffineStep(0.0, 0.5), torch.full_like(numbers, -0.5)),
+    ):
+        y = torch.ones(20, dtype=dtype)
+        step_in_place(step, y[5:17].view(2, 6), grad, begin=5)
+        assert torch.equal(y[5:17], expected[5:17])
+        assert torch.equal(y[:5], torch.ones(5, dtype=dtype))
+        assert torch.equal(y[17:], torch.ones(3, dtype=dtype))
