@@ -8,6 +8,7 @@ import torch
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
 from tests.algorithms.test_identities import example
+from tests.conftest import make_task
 from tests.optimisers.test_formulas import EXAMPLES
 
 
@@ -124,6 +125,30 @@ def test_wrong_optimisers_are_found_also_inside_an_algorithm(kind, message):
     for thing in (kind(), fedgbo.FedGBO(kind())):
         with pytest.raises(fedgbo.ConfigError, match=message):
             fedgbo.check(thing)
+
+
+@pytest.mark.parametrize("kind", [WrongInverse, ClippedUpdate, Decays, ShortStatistic])
+def test_a_run_refuses_a_wrong_optimiser_of_the_users_own(kind):
+    fedgbo.run(make_task(), fedgbo.FedGBO(Momentum()), rounds=1)
+    with pytest.raises(fedgbo.ConfigError, match=kind.__name__):
+        fedgbo.run(make_task(), fedgbo.FedGBO(kind()), rounds=1)
+
+
+@dataclass(frozen=True)
+class ByLayer(fedgbo.AffineOptimiser):
+    """Divides each layer's rate by its norm, and so knows the model's length."""
+
+    sizes: tuple
+
+    def affine(self, stats):
+        return 0.0, torch.cat([torch.full((n,), 0.1 / n, dtype=torch.float64) for n in self.sizes])
+
+
+def test_an_optimiser_for_one_model_is_checked_with_that_model():
+    task = make_task(dtype=torch.float64)
+    sizes = tuple(p.numel() for p in task.model().parameters())
+    fedgbo.run(task, fedgbo.FedGBO(ByLayer(sizes)), rounds=1)
+    fedgbo.check(ByLayer((3, 4)), torch.zeros(7))
 
 
 SGD = fedgbo.SGD(0.1)

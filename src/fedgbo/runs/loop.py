@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedgbo.core.aggregator import Aggregator
 from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.check import check, optimisers_of
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, unknown
 from fedgbo.core.random import check_seed
@@ -25,6 +26,7 @@ from fedgbo.engines.device import device_of, keep_freed_memory
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
+from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.aggregators import ExactMean
 from fedgbo.pipeline.samplers import FixedSize
@@ -94,6 +96,9 @@ class Plan:
     def start(self, engine: Engine) -> tuple[Start, dict[str, Any]]:
         """Return where a new run begins, and what it is."""
         params = _initial_params(engine, self.initial_params)
+        for optimiser in optimisers_of(self.algorithm):
+            if type(optimiser) not in OPTIMISERS.values():
+                check(optimiser, params)  # a wrong formula would train, and be wrong without a word
         return Start(self.algorithm.init(params).on("cpu"), Ledger(), [], {}), self.about(params)
 
 
