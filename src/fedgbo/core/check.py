@@ -30,7 +30,8 @@ def check(thing: Optimiser | FederatedAlgorithm, params: Tensor | None = None) -
     three rounds on a small quadratic problem of three clients, with uploads and states of the right shapes that do not
     depend on anything but their arguments; and its optimisers. Schedules have the value of the first round.
 
-    Optimisers are checked with vectors like `params`, by default of 7 numbers; `fedgbo.run` checks yours with the model's.
+    Optimisers are checked with vectors like `params`, by default of 7 numbers. `fedgbo.run` checks your own optimisers
+    with the model's parameters.
 
     >>> from fedgbo import SGDm
     >>> check(SGDm(lr=0.1, beta=0.9))
