@@ -8,8 +8,7 @@ from fedgbo.core.errors import FolderBusyError
 from fedgbo.experiments.experiment import Changes, make_experiment
 from fedgbo.experiments.results import clear, survey
 from fedgbo.experiments.shelf import folder_name, identity, look, set_aside
-from fedgbo.runs.config import RunConfig
-from fedgbo.runs.config import execute
+from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.folder import RunFolder
 
 GRID = {"algorithms": "fedavg", "seeds": 1, "rounds": 2, "lr": 1.0, "batch_size": 2, "clients_per_round": 2}
