@@ -8,10 +8,10 @@ from textwrap import fill
 
 import numpy as np
 
+from fedgbo.algorithms import ALGORITHMS
 from fedgbo.core.errors import RunFolderError
 from fedgbo.experiments.paper.cost_tables import printed_rows as published
 from fedgbo.experiments.paper.cost_tables import tasks
-from fedgbo.experiments.paper.from_runs import algorithm_title
 from fedgbo.reports.charts import panel_chart, save_chart
 from fedgbo.reports.comparison import REMARK, ROUNDING, conclusion, cost_columns, cost_lines, percent, summarise
 from fedgbo.reports.curves import curve
@@ -156,7 +156,7 @@ def _passed(name: str, found: Sequence[Comparison]) -> str:
 
 
 def _printed(name: str, group: Group) -> dict[str, str]:
-    return _row(name, algorithm_title(str(group.runs[0].config.algorithm["name"])))
+    return _row(name, ALGORITHMS[str(group.runs[0].config.algorithm["name"])].__name__)
 
 
 def _row(name: str, algorithm: str) -> dict[str, str]:

@@ -6,7 +6,8 @@ from typer.testing import CliRunner
 
 from fedgbo.cli.console import plain_table
 from fedgbo.cli.main import app
-from fedgbo.experiments.paper import TABLES, Cell, Table
+from fedgbo.experiments.paper import TABLES
+from fedgbo.reports.table import Cell, Table
 
 
 def invoke(*arguments: str) -> str:

@@ -25,7 +25,6 @@ PIXELS = 3 * 32 * 32
 FINE, COARSE = 100, 20
 MOST = 60_000  # images of CIFAR-100; a file that announces more would only fill the memory
 
-
 Labelled = tuple[Array, Array, Array]  # images (N, 3, 32, 32), fine and coarse labels (N,), all uint8
 
 

@@ -104,7 +104,7 @@ def fetch(
     source: Source,
     folder: Path,
     *,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total: None,
     attempts: int = 5,
     pause: float = 1.0,
     timeout: float = 30.0,
@@ -135,7 +135,7 @@ class _Download:
     source: Source
     url: str
     part: Path
-    progress: Progress | None
+    progress: Progress
     timeout: float
 
     def run(self, attempts: int, pause: float) -> None:
@@ -199,8 +199,7 @@ class _Download:
                     file.write(chunk)
                     file.flush()
                 done += len(chunk)
-                if self.progress is not None:
-                    self.progress(done, total)
+                self.progress(done, total)
                 if self.source.size is not None and done > self.source.size:
                     break  # too many bytes: the check of the digest reports it
         return done

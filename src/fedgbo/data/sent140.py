@@ -158,9 +158,18 @@ def _from_csv(file: SourceFile, seed: int) -> tuple[Tweets, Array]:
 
 
 def _csv_rows(file: SourceFile) -> Iterator[tuple[str, int, str]]:
+    line = b""
+
+    def decoded(lines: Iterable[bytes]) -> Iterator[str]:
+        nonlocal line
+        for line in lines:
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError:
+                yield line.decode("latin-1")
+
     with file.open() as lines:
-        last = [b""]
-        reader = csv.reader(_decoded(lines, last))
+        reader = csv.reader(decoded(lines))
         try:
             for row in reader:
                 if len(row) != 6:
@@ -172,16 +181,5 @@ def _csv_rows(file: SourceFile) -> Iterator[tuple[str, int, str]]:
             raise DataError(f"{file.where}, line {reader.line_num}: {error}; get it again") from error
         if reader.line_num == 0:
             raise DataError(f"{file.where} is empty; get it again")
-        if last[0].startswith(b'"') and not last[0].rstrip().endswith(b'"'):
+        if line.startswith(b'"') and not line.rstrip().endswith(b'"'):  # the CSV reader does not notice
             raise DataError(f"{file.where} ends in the middle of line {reader.line_num}: cut short; get it again")
-
-
-def _decoded(lines: Iterable[bytes], last: list[bytes]) -> Iterator[str]:
-    """Decode line by line; keep the last line in `last`, because the CSV reader does not notice if it is cut short."""
-    line = b""
-    for line in lines:
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError:
-            yield line.decode("latin-1")
-    last[0] = line

@@ -108,8 +108,7 @@ def _speeches(lines: list[str], *, unindented: bool) -> dict[str, list[str]]:
     cast: dict[str, list[str]] = {}
     current: str | None = None
     for line in lines:
-        found = speech.match(line)
-        if found:
+        if found := speech.match(line):
             current = found[1].upper()
             if unindented and current.startswith("ACT "):
                 current = None
@@ -123,13 +122,11 @@ def _speeches(lines: list[str], *, unindented: bool) -> dict[str, list[str]]:
 
 
 def _raw_texts(files: list[SourceFile]) -> list[SourceFile]:
-    found = []
-    for file in files:
-        if file.name.endswith(".txt"):
-            with file.open() as stream:
-                if stream.read(LARGEST_TEXT).count(HEADING.encode()) > 1:
-                    found.append(file)
-    return found
+    def has_plays(file: SourceFile) -> bool:
+        with file.open() as stream:
+            return stream.read(LARGEST_TEXT).count(HEADING.encode()) > 1
+
+    return [file for file in files if file.name.endswith(".txt") and has_plays(file)]
 
 
 def _pack_text(file: SourceFile, fraction: float) -> Packed:

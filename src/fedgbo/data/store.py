@@ -7,11 +7,11 @@ store.json     format, meta, and each array's type and shape
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -56,7 +56,8 @@ class Store:
     def write(path: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
         """Write a store completely or not at all; an existing one is replaced at the end."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        draft = path.with_name(f".{path.name}.{uuid4().hex}")
+        draft.mkdir()
         try:
             listed = {}
             for name, array in arrays.items():
@@ -64,9 +65,6 @@ class Store:
                 listed[name] = {"dtype": str(array.dtype), "shape": list(array.shape)}
             about = {"format": FORMAT, "meta": dict(meta), "arrays": listed}
             (draft / "store.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-            mask = os.umask(0)
-            os.umask(mask)
-            draft.chmod(0o777 & ~mask)
             if path.exists():
                 shutil.rmtree(path)
             draft.replace(path)

@@ -23,18 +23,16 @@ def load_plain(stream: BinaryIO, where: str) -> dict[str, Any]:
     """Return the pickled dictionary, with its keys as text and its arrays as numpy arrays; `where` is for messages."""
     try:
         loaded = _Reader(stream, where).load()
-        names = [text(key) for key in loaded] if isinstance(loaded, dict) else []
+        if not isinstance(loaded, dict):
+            kind = type(loaded).__name__
+            raise DataError(f"{where} is a pickled {kind}, where a dictionary is needed; get it again")
+        named = {text(key): value for key, value in loaded.items()}
     except DataError:
         raise
     except Exception as error:  # a damaged or hostile pickle can raise anything
         reason = str(error) or type(error).__name__
         raise DataError(f"{where} cannot be read as a pickle of arrays ({reason}): damaged; get it again") from error
-    if not isinstance(loaded, dict):
-        raise DataError(f"{where} is a pickled {type(loaded).__name__}, where a dictionary is needed; get it again")
-    return {
-        name: value.array(f"{where}: {name}") if isinstance(value, _Array) else value
-        for name, value in zip(names, loaded.values(), strict=True)
-    }
+    return {k: value.array(f"{where}: {k}") if isinstance(value, _Array) else value for k, value in named.items()}
 
 
 def text(value: Any) -> str:
@@ -99,10 +97,6 @@ class _StandIn:
     __slots__ = ()
 
 
-class _Ndarray(_StandIn):  # numpy.ndarray, which pickles only pass on to _reconstruct
-    __slots__ = ()
-
-
 class _Reconstruct(_StandIn):  # numpy's _reconstruct(subtype, shape, dtype): an empty array, filled later by its state
     __slots__ = ()
 
@@ -136,7 +130,7 @@ class _Encode(_StandIn):  # _codecs.encode(text, "latin1"), which is how Python 
 
 
 _ADMITTED: Mapping[tuple[str, str], Any] = {
-    ("numpy", "ndarray"): _Ndarray(),
+    ("numpy", "ndarray"): _StandIn(),  # which pickles only pass on to _reconstruct
     ("numpy", "dtype"): _MakeDtype(),
     ("numpy.core.multiarray", "_reconstruct"): _Reconstruct(),
     ("numpy.core.numeric", "_frombuffer"): _FromBuffer(),

@@ -47,9 +47,9 @@ class News:
     """Progress of a job: its number in the list, the rounds done, the last accuracy, and how it ended."""
 
     job: int
-    round: int
-    rounds: int
-    accuracy: float | None
+    round: int = 0
+    rounds: int = 0
+    accuracy: float | None = None
     ended: str | None = None  # "finished", or the error
     seconds: float = 0.0
 
@@ -80,7 +80,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, tell: Tell) -> dict[int, str]:
     if workers == 1:
         for number, job in enumerate(jobs):
             ended[number] = _run(number, job, tell, threading.Event(), cores())
-            tell(News(number, 0, 0, None, ended[number]))
+            tell(News(number, ended=ended[number]))
     while left := {number: job for number, job in enumerate(jobs) if number not in ended}:
         ended |= _run_in_processes(left, workers, tell)
     return {number: how for number, how in ended.items() if how != "finished"}
@@ -112,14 +112,14 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
                         cut_off.append(number)
                     else:
                         ended[number] = future.result()
-                        tell(News(number, 0, 0, None, ended[number]))
+                        tell(News(number, ended=ended[number]))
         except KeyboardInterrupt:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     for number in sorted(cut_off)[:workers]:
         ended[number] = "its process died, or one beside it (out of memory?); run the same command again to go on"
-        tell(News(number, 0, 0, None, ended[number]))
+        tell(News(number, ended=ended[number]))
     return ended
 
 

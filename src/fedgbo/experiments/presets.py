@@ -13,7 +13,7 @@ from fedgbo.core.optimiser import Optimiser
 from fedgbo.runs.describe import find, parameters
 
 COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]
-PRESETS = {"digits": "digits.csv", "paper": "paper.csv"}  # paper.csv is an exact copy of the authors' table
+PRESETS = ("digits", "paper")  # paper.csv is an exact copy of the authors' table
 SPELLINGS = {"client_lr": "lr", "clr": "lr", "slr": "server_lr", "sbeta": "beta"}  # the authors', for AdaptiveFedOpt
 ORDER = ("sgd", "sgdm", "rmsprop", "adam")
 
@@ -53,7 +53,7 @@ def presets(name: str) -> list[Preset]:
             raise ConfigError(f"the preset file {name} cannot be read: {error}") from error
     if name not in PRESETS:
         raise ConfigError(unknown("preset", name, PRESETS) + "; your own: path/to/file.csv, as fedgbo tune writes it")
-    return _parse(files("fedgbo.experiments").joinpath("presets", PRESETS[name]).read_text(encoding="utf-8"), name)
+    return _parse(files("fedgbo.experiments").joinpath("presets", f"{name}.csv").read_text(encoding="utf-8"), name)
 
 
 def preset(

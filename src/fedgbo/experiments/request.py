@@ -14,10 +14,6 @@ from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find
 
 Setting = float | Table | None  # a number or, as a table, a schedule over rounds
-AS_THEY_ARE = {
-    "rounds", "local_steps", "seed", "eval_every", "clients_per_round", "batch_size", "test_samples", "metrics",
-    "weights", "sampler", "transforms", "aggregator",
-}  # fmt: skip
 SETTINGS = ("lr", "server_lr", "beta", "beta1", "beta2", "eps", "mu")
 
 
@@ -63,7 +59,8 @@ class Request(BaseModel):
             raise ConfigError(f"algorithm is a full table, so {', '.join(given)} must be written inside it")
         if self.objective:
             table["objective"] = self.objective
-        return RunConfig(task=task, algorithm=table, **self.model_dump(include=AS_THEY_ARE)), note
+        shared = self.model_dump(include={*RunConfig.model_fields} - {"task", "algorithm"})
+        return RunConfig(task=task, algorithm=table, **shared), note
 
     def _from_settings(self, task: str, algorithm: str, settings: Table) -> tuple[Table, str | None]:
         for kind, name in (("task", task), ("algorithm", algorithm), ("optimiser", self.optimiser or "sgd")):

@@ -23,7 +23,7 @@ def test_values(text, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("η & g", "cannot read '& g'"),
+        ("η & g", "cannot read '&'"),
         ("η (g", "a bracket is not closed"),
         ("η g)", r"'\)' is out of place"),
         ("η +", "a number or a known name is missing at its end"),

@@ -19,5 +19,5 @@ def carry_out_all(plan, out, watch=lambda progress: None):
     """Work alone until the study has ended; return it."""
     study = small_study(plan, out)
     cohort = plan.config({axis.name: axis.low for axis in plan.axes}, 0).build_task().cohort_size
-    work(SearchContext(study, plan, out, cohort, 1, watch), lambda: None)
+    work(SearchContext(study, plan, out, cohort, 1, watch))
     return study

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import product
 from typing import Any
 
 import torch
@@ -160,24 +161,22 @@ def table8() -> Table:
 def _flops_table(name: str, local_steps: int) -> Table:
     """Tables 7 and 8, by the formulas of Appendix B."""
     columns = ("Task", "Algorithm", *(OPTIMISERS[optimiser].__name__ for optimiser in OPTIMISER_ORDER))
-    lines = [_flops_row(name, local_steps, task, algorithm) for task in tasks() for algorithm in ORDER]
+    lines = []
+    for (task_name, task), algorithm in product(tasks().items(), ORDER):
+        title = ALGORITHMS[algorithm].__name__
+        printed = printed_row(name, Task=task.title, Algorithm=title)
+        client_slot = next(iter(optimiser_slots(ALGORITHMS[algorithm]).values()))
+        cells = [Cell(task.title), Cell(title)]
+        for optimiser in OPTIMISER_ORDER:
+            if (optimiser == "sgd") == (client_slot is Optimiser):  # plain SGD only where there is no choice
+                cells.append(Cell(""))
+                continue
+            flops = client_cost(example(algorithm, optimiser), task.workload(), local_steps).flops
+            said = printed.get(OPTIMISERS[optimiser].__name__) or None
+            note = caption(name)["note"] if (name, task_name, algorithm, optimiser) in WRONG else ""
+            cells.append(Cell.compared(significant(flops / 1e8), said, note=note, exact=flops))
+        lines.append(tuple(cells))
     return captioned(name, columns, lines, labels=2)
-
-
-def _flops_row(name: str, local_steps: int, task_name: str, algorithm: str) -> tuple[Cell, ...]:
-    task, title = tasks()[task_name], ALGORITHMS[algorithm].__name__
-    printed = printed_row(name, Task=task.title, Algorithm=title)
-    client_slot = next(iter(optimiser_slots(ALGORITHMS[algorithm]).values()))
-    cells = []
-    for optimiser in OPTIMISER_ORDER:
-        if (optimiser == "sgd") == (client_slot is Optimiser):  # the paper runs plain SGD only where there is no choice
-            cells.append(Cell(""))
-            continue
-        flops = client_cost(example(algorithm, optimiser), task.workload(), local_steps).flops
-        said = printed.get(OPTIMISERS[optimiser].__name__) or None
-        note = caption(name)["note"] if (name, task_name, algorithm, optimiser) in WRONG else ""
-        cells.append(Cell.compared(significant(flops / 1e8), said, note=note, exact=flops))
-    return Cell(task.title), Cell(title), *cells
 
 
 def significant(value: float, figures: int = 3) -> str:

@@ -7,7 +7,7 @@ factor:  √factor, or a number, a name or (sum), optionally squared
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -88,15 +88,11 @@ def evaluate(text: str, values: Mapping[str, Any]) -> Any:
     return value
 
 
-def _tokens(text: str) -> Iterator[str]:
-    token = re.compile(rf"\s*({'|'.join(re.escape(name) for name in NAMES)}|\d+|[-+/()√²])")
-    place = 0
-    while place < len(text.rstrip()):
-        match = token.match(text, place)
-        if match is None:
-            raise ValueError(f"cannot read '{text[place:].strip()}'")
-        yield match[1]
-        place = match.end()
+def _tokens(text: str) -> list[str]:
+    token = rf"{'|'.join(map(re.escape, NAMES))}|\d+|[-+/()√²]"
+    if unread := re.sub(token, "", text).strip():
+        raise ValueError(f"cannot read '{unread}'")
+    return re.findall(token, text)
 
 
 def _sum(tokens: list[str], values: Mapping[str, Any]) -> Any:

@@ -49,11 +49,6 @@ def key_of(config: RunConfig) -> Key:
     return str(config.task["name"]).removesuffix("-synthetic"), steps, str(config.algorithm["name"]), str(optimiser)
 
 
-def algorithm_title(name: str) -> str:
-    """Return an algorithm's name as the paper writes it."""
-    return ALGORITHMS[name].__name__
-
-
 def _by_key(results: Results) -> tuple[dict[Key, Group], Counter[Key]]:
     """Return the finished runs, grouped over seeds, and the number of seeds that diverged."""
     groups = {key_of(group.runs[0].config): group for group in group_runs(results.finished)}
@@ -79,7 +74,7 @@ def _lines4(task: PaperTask, groups: dict[str, Group], diverged: dict[str, int])
     highest = max((row.accuracy for row in rows.values()), default=None)
     lines = []
     for name in (name for name in ORDER4 if name in rows or name in diverged):
-        title = algorithm_title(name)
+        title = ALGORITHMS[name].__name__
         label = title + (f" ({diverged[name]} seeds diverged)" if name in diverged else "")
         printed = printed_row("table4", Task=task.title, Algorithm=title)
         cells = [Cell("diverged", printed.get("Accuracy")), *[Cell("-")] * (len(COLUMNS4) - 3)]
@@ -119,7 +114,7 @@ def table5(results: Results, experiment: Experiment) -> Table:
     """Best accuracy of FedGBO, Mimelite and MimeXlite on Shakespeare, K = 10 and 50."""
     groups, diverged = _by_key(results)
     present = {key[1:4:2] for key in (*groups, *diverged)}  # K and optimiser
-    names = ("fedgbo", "mimelite", "mimexlite")
+    names = {name: ALGORITHMS[name].__name__ for name in ("fedgbo", "mimelite", "mimexlite")}
     lines = []
     for steps, optimiser in product(sorted({steps for steps, _ in present}), OPTIMISER_ORDER):
         if (steps, optimiser) not in present:
@@ -127,11 +122,11 @@ def table5(results: Results, experiment: Experiment) -> Table:
         title = OPTIMISERS[optimiser].__name__
         printed = printed_row("table5", K=str(steps), Optimiser=title)
         cells = []
-        for name in names:
+        for name, column in names.items():
             key = ("shakespeare", steps, name, optimiser)
-            cells.append(_cell5(groups.get(key), diverged[key], printed.get(algorithm_title(name))))
+            cells.append(_cell5(groups.get(key), diverged[key], printed.get(column)))
         lines.append((Cell(str(steps)), Cell(title), *cells))
-    columns = ("K", "Optimiser", *map(algorithm_title, names))
+    columns = ("K", "Optimiser", *names.values())
     remarks = tuple(caption("table5")["remarks"])
     return Table("table5", heading(experiment, results), columns, tuple(lines), 2, remarks, measured=True)
 
@@ -181,7 +176,7 @@ def accuracy_curves(results: Results) -> list[Curve]:
             column = OPTIMISERS[optimiser].__name__ if optimiser else ""
             for (task_name, _, algorithm, own), group in groups.items():
                 if task_name == name and (own == optimiser or not takes_optimiser(algorithm)):
-                    series = algorithm_title(algorithm)
+                    series = ALGORITHMS[algorithm].__name__
                     made.append(curve(group.runs, lambda r: r.accuracy, row=task.title, column=column, series=series))
     return made
 

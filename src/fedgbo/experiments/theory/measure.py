@@ -78,9 +78,8 @@ def measure(quadratics: Quadratics, problem: Problem, training: Training, seeds:
     bound = theorem(problem, training)
     runs = [_observe(quadratics, training, seed) for seed in range(seeds)]
     measured = float(np.mean([mean_square for mean_square, _ in runs]))
-    largest = {
-        key: max(drift[key] for _, drifts in runs for drift in drifts) for key in ("largest", "smoothness", "error")
-    }
+    drifts = [drift for _, of_run in runs for drift in of_run]
+    largest = {key: max(drift[key] for drift in drifts) for key in ("largest", "smoothness", "error")}
     limits = (
         ("largest gradient, R", largest["largest"], problem.gradient),
         ("smoothness seen, L", largest["smoothness"], problem.smoothness * ROUNDING),

@@ -32,9 +32,6 @@ STARTUP = 10  # evenly spread settings before TPE learns from them
 TRIALS = 30  # of TPE without a budget
 UNLIMITED = 1_000_000  # trials, if a budget of rounds ends the search
 POINTS = 20  # evaluations of a run
-OF_RUNS = {
-    "task", "rounds", "local_steps", "eval_every", "clients_per_round", "batch_size", "test_samples", "held_out",
-}  # fmt: skip
 
 Kind = Literal["curve", "best", "last"]  # of score
 Settings = Mapping[str, float]
@@ -144,7 +141,8 @@ class Plan(BaseModel):
 
     def config(self, settings: Settings, seed: int) -> RunConfig:
         algorithm = algorithm_table(self.algorithm, self.optimiser, {**self.fixed, **settings})
-        return RunConfig(algorithm=algorithm, seed=seed, **self.model_dump(include=OF_RUNS))
+        shared = self.model_dump(include={*RunConfig.model_fields} - {"algorithm"})
+        return RunConfig(algorithm=algorithm, seed=seed, **shared)
 
     def identity(self) -> str:
         """Return the part on which all workers of a study must agree: everything but the length of the search."""

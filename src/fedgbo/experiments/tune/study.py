@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,8 +32,9 @@ def open_study(plan: Plan, url: str, name: str) -> optuna.Study:
     pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
     if plan.prune:
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=plan.first_look, reduction_factor=plan.prune)
+    storage, sampler = _storage(url), RandomSampler(seed=0)  # `suggest` replaces the sampler where TPE chooses
     study = optuna.create_study(
-        storage=_storage(url), study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
+        storage=storage, sampler=sampler, pruner=pruner, study_name=name, direction="maximize", load_if_exists=True
     )
     if "plan" not in study.user_attrs:
         study.set_user_attr("plan", plan.identity())
@@ -59,7 +60,8 @@ def suggest(study: optuna.Study, trial_id: int, plan: Plan, index: int) -> tuple
         seed = name_of(0, "tune", index) % 2**32  # different for each trial, so that no two workers draw the same
         study.sampler = TPESampler(n_startup_trials=0, multivariate=True, constant_liar=True, seed=seed)
     else:
-        study.sampler = _Planned({_parameter(axis): _coordinate(axis, planned[axis.name]) for axis in plan.axes})
+        fixed = {_parameter(axis): _coordinate(axis, planned[axis.name]) for axis in plan.axes}
+        study._storage.set_trial_system_attr(trial_id, "fixed_params", fixed)  # as `enqueue_trial` does
     trial = optuna.Trial(study, trial_id)
     found = {axis.name: trial._suggest(_parameter(axis), _distribution(axis, plan)) for axis in plan.axes}
     return trial, {axis.name: _value(axis, found[axis.name]) for axis in plan.axes}
@@ -92,19 +94,6 @@ def _value(axis: Axis, coordinate: float) -> float:
     value = 1 - coordinate if axis.decay else coordinate
     near = next((given for given in axis.values if abs(given - value) < 1e-9 * abs(given)), None)
     return float(f"{value:.6g}") if near is None else near
-
-
-class _Planned(RandomSampler):
-    """Returns planned values."""
-
-    def __init__(self, values: Mapping[str, float]) -> None:
-        super().__init__(seed=0)
-        self._values = values
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> float:
-        return self._values[param_name]
 
 
 def _storage(url: str) -> RDBStorage:

@@ -3,9 +3,9 @@
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from multiprocessing import get_context, parent_process
-from multiprocessing.process import BaseProcess
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -22,12 +22,11 @@ from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, Settings, score
 from fedgbo.experiments.tune.study import Cost, open_study, suggest
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.loop import Callback, cores
+from fedgbo.runs.loop import cores
 from fedgbo.runs.record import Record
 from fedgbo.runs.round import Progress
 
 POLL_SECONDS = 0.5  # while other workers carry out the last trials
-Idle = Callable[[], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +38,7 @@ class SearchContext:
     out: Path
     cohort: int  # clients in a round
     threads: int  # clients trained at the same time
-    watch: Callback  # called after every round
+    watch: Callable[[Progress | None], None]  # called after every round, and while there is nothing to do
 
 
 def search(plan: Plan, out: Path, url: str, name: str, jobs: int, show: Callable[[optuna.Study], None]) -> optuna.Study:
@@ -50,63 +49,46 @@ def search(plan: Plan, out: Path, url: str, name: str, jobs: int, show: Callable
     task = plan.config({axis.name: axis.low for axis in plan.axes}, FIRST_SEED).build_task()
     study = open_study(plan, url, name)
     study.set_user_attr("metric", task.metric is not None)
-    context = get_context("spawn")
-    stop, errors = context.Event(), context.SimpleQueue()
-    cohort, threads = task.cohort_size, max(1, cores() // jobs)
-    child = _Child(plan, out, url, name, cohort, threads, stop, errors)
-    children = [context.Process(target=child) for _ in range(jobs - 1)]
+    processes = get_context("spawn")
+    stop, errors = processes.Event(), processes.SimpleQueue()
+    context = SearchContext(study, plan, out, task.cohort_size, max(1, cores() // jobs), lambda _: show(study))
+    theirs = replace(context, watch=partial(_stop_if_asked, stop))
+    children = [processes.Process(target=_work_in_child, args=(theirs, errors)) for _ in range(jobs - 1)]
     with ctrl_c_ignored():
         for process in children:
             process.start()
     try:
-        work(SearchContext(study, plan, out, cohort, threads, lambda _: show(study)), lambda: show(study))
-        _join(children, errors, lambda: show(study))
+        work(context)
+        while any(process.is_alive() for process in children):
+            show(study)
+            time.sleep(POLL_SECONDS)
     finally:
         stop.set()
         for process in children:
             process.join()
+    if not errors.empty():
+        raise RunFolderError(f"a worker failed: {errors.get()}")
+    if any(process.exitcode for process in children):
+        raise RunFolderError("a worker died; repeat the command to go on")
     return study
 
 
-@dataclass(frozen=True)
-class _Child:
-    """Works in a process of its own until the search has ended, `stop` is set or the parent has died."""
-
-    plan: Plan
-    out: Path
-    url: str
-    name: str
-    cohort: int
-    threads: int
-    stop: Event
-    errors: "SimpleQueue[str]"
-
-    def __call__(self) -> None:
-        try:
-            study = open_study(self.plan, self.url, self.name)
-            work(SearchContext(study, self.plan, self.out, self.cohort, self.threads, self._check), self._check)
-        except Interrupted:
-            return
-        except FedGBOError as error:
-            self.errors.put(str(error))
-
-    def _check(self, progress: Progress | None = None) -> None:
-        parent = parent_process()
-        if self.stop.is_set() or (parent is not None and not parent.is_alive()):
-            raise Interrupted
+def _work_in_child(context: SearchContext, errors: "SimpleQueue[str]") -> None:
+    try:
+        work(context)
+    except Interrupted:
+        return
+    except FedGBOError as error:
+        errors.put(str(error))
 
 
-def _join(children: Sequence[BaseProcess], errors: "SimpleQueue[str]", idle: Idle) -> None:
-    while any(child.is_alive() for child in children):
-        idle()
-        time.sleep(POLL_SECONDS)
-    if not errors.empty():
-        raise RunFolderError(f"a worker failed: {errors.get()}")
-    if any(child.exitcode for child in children):
-        raise RunFolderError("a worker died; repeat the command to go on")
+def _stop_if_asked(stop: Event, progress: Progress | None) -> None:
+    parent = parent_process()
+    if stop.is_set() or (parent is not None and not parent.is_alive()):
+        raise Interrupted
 
 
-def work(context: SearchContext, idle: Idle) -> None:
+def work(context: SearchContext) -> None:
     """Claim and carry out trials until none is left and no other worker carries one out."""
     watch = Watch()
     with Worker(context.out) as me:
@@ -116,7 +98,7 @@ def work(context: SearchContext, idle: Idle) -> None:
             if claim is not None:
                 _attempt(context, claim)
             elif busy:
-                idle()
+                context.watch(None)
                 time.sleep(POLL_SECONDS)
             else:
                 return
