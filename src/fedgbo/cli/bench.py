@@ -10,10 +10,11 @@ from fedgbo.bench.growth import Growth, growths
 from fedgbo.bench.peers import PEERS, measure_peer
 from fedgbo.bench.report import LEARNING_RATES, Row, measure, shortfalls
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, out, print_json, print_whole, quantity, simple_table
+from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
 from fedgbo.core.checks import positive, whole
 from fedgbo.core.errors import ConfigError
-from fedgbo.runs.loop import cores
+from fedgbo.engines.device import cores
+from fedgbo.reports.table import quantity
 
 SPEED = ("task", "algorithm", "client-steps/s", "plain loop", "ratio", "of the limit", "to FedAvg", "server",
          "peak memory", "plain loop's")  # fmt: skip

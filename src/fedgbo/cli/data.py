@@ -14,18 +14,27 @@ from rich.text import Text
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, out, print_json, quantity
+from fedgbo.cli.console import err, out, print_json
 from fedgbo.core.errors import ConfigError, DataError, unknown
+from fedgbo.data.cifar100 import read_cifar100
+from fedgbo.data.femnist import read_femnist
 from fedgbo.data.fetch import fetch as download
 from fedgbo.data.fetch import source
-from fedgbo.data.readers import READERS
 from fedgbo.data.samples import Samples, SparseSamples, WindowSamples
-from fedgbo.data.shakespeare import decode
+from fedgbo.data.sent140 import read_sent140
+from fedgbo.data.shakespeare import decode, read_shakespeare
 from fedgbo.data.store import Array, Store, data_home
 from fedgbo.reports.charts import save_chart
 from fedgbo.reports.label_skew import Skew, label_skew, overview, skew_chart
+from fedgbo.reports.table import quantity
 from fedgbo.runs.describe import build, find, parameters
 
+READERS = {
+    "cifar100": read_cifar100,
+    "femnist": read_femnist,
+    "sent140": read_sent140,
+    "shakespeare": read_shakespeare,
+}
 app = typer.Typer(no_args_is_help=True, help="Public data sets: fetch their files, pack them once, look at them.")
 SHADES = " ░▒▓█"
 

@@ -11,9 +11,9 @@ from typer import Argument, Option
 from fedgbo.cli.console import err
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, FedGBOError
+from fedgbo.engines.device import cores
 from fedgbo.experiments.request import point_at, read_request
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.loop import cores
 
 # rich reads an unescaped [default: ...] as markup and drops it: it is written with two backslashes.
 Texts = list[str] | None

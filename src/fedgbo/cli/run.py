@@ -8,9 +8,10 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import one_run, out, print_json, quantity, say
+from fedgbo.cli.console import one_run, out, print_json, say
 from fedgbo.core.errors import ConfigError, DivergenceError, RankError
 from fedgbo.costs.closed import exchange
+from fedgbo.reports.table import quantity
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, execute, read_config
 from fedgbo.runs.ranks import ask_rank0, leads

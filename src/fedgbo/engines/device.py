@@ -1,7 +1,10 @@
 """The device and the memory that a run computes with."""
 
 import ctypes
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -9,6 +12,7 @@ from fedgbo.core.errors import ConfigError
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # <malloc.h>
 LARGE = 1 << 30
+CPU = torch.device("cpu")
 
 
 def device_of(name: str, local_rank: int = 0, local_size: int = 1) -> torch.device:
@@ -72,3 +76,22 @@ def keep_freed_memory() -> bool:
     settings = {M_MMAP_THRESHOLD: LARGE, M_TRIM_THRESHOLD: LARGE, M_TOP_PAD: 16 << 20, M_ARENA_MAX: 1}
     taken = [mallopt(setting, value) == 1 for setting, value in settings.items()]
     return all(taken)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def reproducible(device: torch.device = CPU) -> Iterator[None]:
+    """One thread for each operation, so that bits do not depend on the machine's cores; torch's own seed kept."""
+    threads, fixed = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    torch.set_num_threads(1)
+    torch.backends.cudnn.deterministic = True
+    try:
+        with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.deterministic = fixed

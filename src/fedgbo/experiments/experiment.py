@@ -23,7 +23,7 @@ from fedgbo.experiments.presets import takes_optimiser, task_names
 from fedgbo.experiments.request import SETTINGS, Request, explain, parse_override, read_request, read_toml
 from fedgbo.experiments.shelf import group_key, identity
 from fedgbo.runs.config import RunConfig, Table
-from fedgbo.runs.loop import evaluations
+from fedgbo.runs.plan import evaluations
 from fedgbo.tasks import TASKS
 
 PLURALS = {"tasks": "task", "algorithms": "algorithm", "optimisers": "optimiser", "seeds": "seed"}

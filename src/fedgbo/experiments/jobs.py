@@ -20,9 +20,10 @@ from queue import Empty
 from typing import Any
 
 from fedgbo.core.errors import DivergenceError, FedGBOError, FolderBusyError, RunFolderError
+from fedgbo.engines.device import cores
 from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.loop import Callback, cores
+from fedgbo.runs.plan import Callback
 from fedgbo.runs.round import Progress
 
 TELL_SECONDS = 0.2  # between two reports of one run

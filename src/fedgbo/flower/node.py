@@ -25,7 +25,7 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import ConfigError, FedGBOError
 from fedgbo.costs.operations import Meter
 from fedgbo.data.federated import FederatedData
-from fedgbo.engines.device import device_of
+from fedgbo.engines.device import device_of, reproducible
 from fedgbo.engines.engine import LocalEngine, Round
 from fedgbo.engines.select import local_engine
 from fedgbo.flower.messenger import LOG
@@ -33,7 +33,6 @@ from fedgbo.flower.wire import ACTION, Order, Settings, from_record, json_in, se
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
 from fedgbo.runs.describe import build, find, parameters
-from fedgbo.runs.loop import reproducible
 from fedgbo.runs.memory import ClientMemory
 from fedgbo.tasks.task import Task
 

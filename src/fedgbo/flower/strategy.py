@@ -19,6 +19,7 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, unknown
 from fedgbo.core.schedule import at_round
+from fedgbo.engines.device import cores
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
 from fedgbo.experiments.request import read_request
@@ -30,7 +31,8 @@ from fedgbo.flower.wire import Settings
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, read_config
 from fedgbo.runs.describe import describe, find
-from fedgbo.runs.loop import Callback, Plan, cores, run
+from fedgbo.runs.loop import run
+from fedgbo.runs.plan import Callback, Plan
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps

@@ -15,7 +15,8 @@ from fedgbo.core.random import permutation
 from fedgbo.data.federated import hold_out
 from fedgbo.runs.describe import build, describe
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.loop import Callback, run
+from fedgbo.runs.loop import run
+from fedgbo.runs.plan import Callback
 from fedgbo.runs.result import Result
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task

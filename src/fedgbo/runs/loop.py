@@ -1,12 +1,9 @@
 """The one round loop, and the function that starts it."""
 
-import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from hashlib import sha256
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,92 +12,27 @@ from torch import Tensor
 
 from fedgbo.core.aggregator import Aggregator
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.check import check, optimisers_of
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, unknown
 from fedgbo.core.random import check_seed
 from fedgbo.core.sampler import Sampler
 from fedgbo.core.transform import Transform
 from fedgbo.costs.operations import Meter
-from fedgbo.engines.device import device_of, keep_freed_memory
+from fedgbo.engines.device import cores, device_of, keep_freed_memory, reproducible
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
-from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline import Pipeline
-from fedgbo.pipeline.aggregators import ExactMean
-from fedgbo.pipeline.samplers import FixedSize
 from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.checkpoint import Checkpoint
-from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.memory import ClientMemory
-from fedgbo.runs.record import Ledger, Record
+from fedgbo.runs.plan import SAVE_SECONDS, Callback, Plan, Start, check_metrics, evaluations, open_folder
+from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
-from fedgbo.runs.resume import Start, open_folder
 from fedgbo.runs.round import Progress, Rounds
 from fedgbo.runs.steps import LocalSteps, check_local_steps, plain_steps
 from fedgbo.tasks.task import Task
-
-CPU = torch.device("cpu")
-SAVE_SECONDS = 30.0  # between checkpoints, at most; besides, each evaluation comes with one
-METRICS = {
-    "cosine": "how far the clients' models of a round are apart (Figure 1)",
-    "drift": "that, and how far their gradients are off those at x_t, with the bound (equations (2) and (3))",
-}
-
-Callback = Callable[[Progress], bool | None]
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """A checked request for a run: everything that `run` was given, with defaults filled in."""
-
-    task: Task
-    algorithm: FederatedAlgorithm
-    pipeline: Pipeline
-    rounds: int
-    local_steps: LocalSteps
-    seed: int
-    eval_every: int
-    initial_params: Tensor | None = None
-    callbacks: Sequence[Callback] = ()
-    out: Path | None = None
-    resume: bool = False
-    workers: int | None = None
-    metrics: tuple[str, ...] = ()
-    device: str = "cpu"
-    engine: str = "auto"
-    config: Mapping[str, Any] | None = None
-    save_seconds: float = SAVE_SECONDS
-
-    def about(self, params: Tensor) -> dict[str, Any]:
-        """Return what must be the same for a run to be resumed."""
-        about = {
-            "task": {
-                "name": self.task.name,
-                "clients": self.task.data.clients,
-                "samples": len(self.task.data.train),
-                "clients_per_round": self.task.cohort_size,
-                "batch_size": self.task.batch_size,
-                "parameters": params.numel(),
-            },
-            "algorithm": describe(self.algorithm),
-            "local_steps": describe(self.local_steps),
-            "seed": self.seed,
-            "initial_params": sha256(params.cpu().numpy().tobytes()).hexdigest(),
-        }
-        usual = Pipeline(FixedSize(self.task.cohort_size), (), ExactMean())
-        return about if self.pipeline == usual else {**about, "pipeline": describe(self.pipeline)}
-
-    def start(self, engine: Engine) -> tuple[Start, dict[str, Any]]:
-        """Return where a new run begins, and what it is."""
-        params = _initial_params(engine, self.initial_params)
-        for optimiser in optimisers_of(self.algorithm):
-            if type(optimiser) not in OPTIMISERS.values():
-                check(optimiser, params)  # a wrong formula would train, and be wrong without a word
-        return Start(self.algorithm.init(params).on("cpu"), Ledger(), [], {}), self.about(params)
-
 
 EngineMaker = Callable[[Plan, torch.device], Engine]
 
@@ -321,43 +253,6 @@ class Loop:
         return progress._replace(ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
 
 
-def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
-    """Return the metrics' names, a single one as a tuple too; raise on one that is not known."""
-    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-    for name in names:
-        if name not in METRICS:
-            raise ConfigError(unknown("metric", str(name), METRICS))
-    return names
-
-
-def evaluations(rounds: int) -> int:
-    """Return after how many rounds a run is evaluated by default: 100 times in all.
-
-    >>> evaluations(5000), evaluations(30)
-    (50, 1)
-    """
-    return max(1, rounds // 100)
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def reproducible(device: torch.device = CPU) -> Iterator[None]:
-    """One thread for each operation, so that bits do not depend on the machine's cores; torch's own seed kept."""
-    threads, fixed = torch.get_num_threads(), torch.backends.cudnn.deterministic
-    torch.set_num_threads(1)
-    torch.backends.cudnn.deterministic = True
-    try:
-        with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.backends.cudnn.deterministic = fixed
-
-
 def client_memory(stack: ExitStack, plan: Plan, folder: RunFolder | None, start: Start) -> ClientMemory | None:
     """Return where the clients' states are kept: in the run's folder or, without one, in a temporary one."""
     if not plan.algorithm.client_state(start.state.params):
@@ -370,18 +265,3 @@ def client_memory(stack: ExitStack, plan: Plan, folder: RunFolder | None, start:
 def _engine(plan: Plan, device: torch.device) -> Engine:
     workers = cores() if plan.workers is None else plan.workers
     return engine_for(plan.task, plan.algorithm, plan.seed, workers, device, engine=plan.engine, metrics=plan.metrics)
-
-
-def _initial_params(engine: Engine, given: Tensor | None) -> Tensor:
-    own = engine.initial_params
-    if given is None:
-        return own
-    params = torch.as_tensor(given).detach().to(own.device, own.dtype, copy=True)
-    if params.shape != own.shape:
-        raise ConfigError(
-            f"initial_params must be a flat vector of {own.numel()} numbers, in the order of model.parameters(), "
-            f"not of shape {tuple(params.shape)}"
-        )
-    if not bool(torch.isfinite(params).all()):
-        raise ConfigError("initial_params has a NaN or an infinity")
-    return params

@@ -9,15 +9,15 @@ import torch
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.state import State
-from fedgbo.engines.device import device_of
+from fedgbo.engines.device import cores, device_of, reproducible
 from fedgbo.engines.select import local_engine
 from fedgbo.engines.torchrun.engine import TorchrunEngine
 from fedgbo.engines.torchrun.join import join, joined, under_torchrun
 from fedgbo.engines.torchrun.ranks import Ranks
-from fedgbo.runs.loop import Loop, Plan, Recorder, client_memory, cores, reproducible
+from fedgbo.runs.loop import Loop, Recorder, client_memory
+from fedgbo.runs.plan import Plan, Start, open_folder
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
-from fedgbo.runs.resume import Start, open_folder
 from fedgbo.runs.round import Progress
 
 

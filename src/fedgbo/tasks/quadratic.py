@@ -10,13 +10,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from fedgbo.core.checks import not_negative, whole
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.random import stream
 from fedgbo.data.federated import FederatedData
-from fedgbo.models.quadratic import Scaled
 from fedgbo.tasks.task import Task
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -38,6 +38,21 @@ def quadratic(
 ) -> Task:
     """Make up quadratics whose minimisers, and so whose gradients, differ between clients and samples."""
     return Quadratics.draw(dimension, clients, samples, heterogeneity, noise, condition, seed).task()
+
+
+class Scaled(nn.Module):
+    """One parameter vector x, from 0; for each sample, a vector s of scales, it returns s · x, elementwise.
+
+    With targets s · b and `half_squares` as the loss, a sample's loss is ½ (x - b)ᵀ diag(s²) (x - b).
+    """
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.zeros(dimension, dtype=torch.float64))
+
+    def forward(self, scales: Tensor) -> Tensor:
+        """Return (B, d) outputs for (B, d) scales."""
+        return scales * self.x
 
 
 def half_squares(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from fedgbo.core.errors import DivergenceError, FedGBOError, RunFolderError
+from fedgbo.engines.device import cores
 from fedgbo.experiments.jobs import Interrupted, ctrl_c_ignored, run_or_resume
 from fedgbo.experiments.shelf import look, set_aside
 from fedgbo.experiments.tune.claims import Claim, Watch, Worker, claim_next, drop, heartbeat, running, standing
@@ -22,7 +23,6 @@ from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, Settings, score
 from fedgbo.experiments.tune.study import Cost, open_study, suggest
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.loop import cores
 from fedgbo.runs.record import Record
 from fedgbo.runs.round import Progress
 

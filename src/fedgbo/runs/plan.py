@@ -1,0 +1,159 @@
+"""What a run was asked for, checked and complete, and where it begins or goes on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.check import check, optimisers_of
+from fedgbo.core.errors import ConfigError, RunFolderError, unknown
+from fedgbo.core.state import State
+from fedgbo.engines.engine import Engine
+from fedgbo.optimisers import OPTIMISERS
+from fedgbo.pipeline import Pipeline
+from fedgbo.pipeline.aggregators import ExactMean
+from fedgbo.pipeline.samplers import FixedSize
+from fedgbo.runs.describe import describe
+from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.record import Ledger, Record
+from fedgbo.runs.round import Progress
+from fedgbo.runs.steps import LocalSteps
+from fedgbo.tasks.task import Task
+
+SAVE_SECONDS = 30.0  # between checkpoints, at most; besides, each evaluation comes with one
+METRICS = {
+    "cosine": "how far the clients' models of a round are apart (Figure 1)",
+    "drift": "that, and how far their gradients are off those at x_t, with the bound (equations (2) and (3))",
+}
+
+Callback = Callable[[Progress], bool | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The server state, on the CPU, the totals, the records so far, and the versions of the clients' states."""
+
+    state: State
+    ledger: Ledger
+    history: list[Record]
+    clients: Mapping[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A checked request for a run: everything that `run` was given, with defaults filled in."""
+
+    task: Task
+    algorithm: FederatedAlgorithm
+    pipeline: Pipeline
+    rounds: int
+    local_steps: LocalSteps
+    seed: int
+    eval_every: int
+    initial_params: Tensor | None = None
+    callbacks: Sequence[Callback] = ()
+    out: Path | None = None
+    resume: bool = False
+    workers: int | None = None
+    metrics: tuple[str, ...] = ()
+    device: str = "cpu"
+    engine: str = "auto"
+    config: Mapping[str, Any] | None = None
+    save_seconds: float = SAVE_SECONDS
+
+    def about(self, params: Tensor) -> dict[str, Any]:
+        """Return what must be the same for a run to be resumed."""
+        about = {
+            "task": {
+                "name": self.task.name,
+                "clients": self.task.data.clients,
+                "samples": len(self.task.data.train),
+                "clients_per_round": self.task.cohort_size,
+                "batch_size": self.task.batch_size,
+                "parameters": params.numel(),
+            },
+            "algorithm": describe(self.algorithm),
+            "local_steps": describe(self.local_steps),
+            "seed": self.seed,
+            "initial_params": sha256(params.cpu().numpy().tobytes()).hexdigest(),
+        }
+        usual = Pipeline(FixedSize(self.task.cohort_size), (), ExactMean())
+        return about if self.pipeline == usual else {**about, "pipeline": describe(self.pipeline)}
+
+    def start(self, engine: Engine) -> tuple[Start, dict[str, Any]]:
+        """Return where a new run begins, and what it is."""
+        params = _initial_params(engine, self.initial_params)
+        for optimiser in optimisers_of(self.algorithm):
+            if type(optimiser) not in OPTIMISERS.values():
+                check(optimiser, params)  # a wrong formula would train, and be wrong without a word
+        return Start(self.algorithm.init(params).on("cpu"), Ledger(), [], {}), self.about(params)
+
+
+def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics' names, a single one as a tuple too; raise on one that is not known."""
+    names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+    for name in names:
+        if name not in METRICS:
+            raise ConfigError(unknown("metric", str(name), METRICS))
+    return names
+
+
+def evaluations(rounds: int) -> int:
+    """Return after how many rounds a run is evaluated by default: 100 times in all.
+
+    >>> evaluations(5000), evaluations(30)
+    (50, 1)
+    """
+    return max(1, rounds // 100)
+
+
+def open_folder(stack: ExitStack, plan: Plan, begin: Start, about: Mapping[str, Any]) -> tuple[RunFolder | None, Start]:
+    """Return the run's folder, locked until the stack is closed, and where to start; `begin` is for a new run."""
+    if plan.out is None:
+        return None, begin
+    if plan.resume:
+        folder = RunFolder.open(plan.out)
+        folder.lock()
+    else:
+        own = {**about, "rounds": plan.rounds, "eval_every": plan.eval_every, "metrics": plan.metrics}
+        folder = RunFolder.create(plan.out, own if plan.config is None else plan.config)
+    stack.callback(folder.close)
+    return folder, _resumed(folder, about, begin) if plan.resume else begin
+
+
+def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start:
+    """Return where to go on: the newest checkpoint or, if there is none, the beginning."""
+    checkpoint, _ = folder.latest()
+    if checkpoint is None:
+        folder.rewind(-1)
+        return begin
+    for key in {**about, **checkpoint.about}:
+        ours, theirs = about.get(key), checkpoint.about.get(key)
+        if theirs != ours:
+            raise RunFolderError(
+                f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
+                "resume it with the settings it was begun with, or choose another folder"
+            )
+    history = folder.rewind(checkpoint.ledger.round)
+    return Start(checkpoint.state, checkpoint.ledger, history, checkpoint.clients)
+
+
+def _initial_params(engine: Engine, given: Tensor | None) -> Tensor:
+    own = engine.initial_params
+    if given is None:
+        return own
+    params = torch.as_tensor(given).detach().to(own.device, own.dtype, copy=True)
+    if params.shape != own.shape:
+        raise ConfigError(
+            f"initial_params must be a flat vector of {own.numel()} numbers, in the order of model.parameters(), "
+            f"not of shape {tuple(params.shape)}"
+        )
+    if not bool(torch.isfinite(params).all()):
+        raise ConfigError("initial_params has a NaN or an infinity")
+    return params
