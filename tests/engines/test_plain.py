@@ -9,8 +9,9 @@ from torch.nn import functional
 import fedgbo
 from fedgbo.core.random import permutation, stream
 from fedgbo.engines import plain
+from fedgbo.engines.batches import minibatches, walk
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.plain import InPlace, PlainEngine, minibatches, walk
+from fedgbo.engines.plain import InPlace, PlainEngine
 from fedgbo.tasks import TASKS
 from tests.conftest import make_task
 from tests.engines.rounds import EXAMPLES, States, client_of, numbers, train, vectors

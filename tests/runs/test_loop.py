@@ -184,12 +184,13 @@ def test_divergence_stops_says_where_and_keeps_what_was(tmp_path):
 
 
 def test_a_statistic_that_is_not_finite_is_named(task):
-    class Broken(fedgbo.SGDm):
-        def track(self, stats, grad):
-            return {"m": stats["m"] + torch.inf}
+    class Broken(fedgbo.FedGBO):
+        def server_update(self, server, mean, steps):
+            after = super().server_update(server, mean, steps)
+            return fedgbo.State(after.params, {"m": after.stats["m"] + torch.inf})
 
     with pytest.raises(fedgbo.DivergenceError, match=r"stats.m is no longer finite after round 1"):
-        fedgbo.run(task, fedgbo.FedGBO(Broken(lr=0.1, beta=0.9)), rounds=3)
+        fedgbo.run(task, Broken(fedgbo.SGDm(lr=0.1, beta=0.9)), rounds=3)
 
 
 @pytest.mark.parametrize(

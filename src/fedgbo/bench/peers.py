@@ -29,8 +29,8 @@ from fedgbo.bench.plain import PlainLoop
 from fedgbo.bench.race import BenchError
 from fedgbo.bench.report import LEARNING_RATES
 from fedgbo.core.errors import ConfigError, MissingExtraError, unknown
+from fedgbo.engines.batches import minibatches
 from fedgbo.engines.device import cores
-from fedgbo.engines.plain import minibatches
 from fedgbo.tasks import TASKS
 
 PEERS = {"flower": "flwr", "pfl": "pfl"}  # the module that must be there

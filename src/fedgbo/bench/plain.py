@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgbo.engines.plain import minibatches
+from fedgbo.engines.batches import minibatches
 from fedgbo.models.linear import SparseLinear
 from fedgbo.tasks.task import Task
 

@@ -12,13 +12,13 @@ from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.client import Client
 from fedgbo.core.errors import ConfigError, DataError, DivergenceError
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
-from fedgbo.core.random import Rows, name_of, permutation, stream, torch_seed
+from fedgbo.core.random import Rows, stream, torch_seed
 from fedgbo.core.upload import Upload
 from fedgbo.data.samples import Samples
+from fedgbo.engines.batches import minibatches
 from fedgbo.engines.device import generator_of
 from fedgbo.engines.engine import Gathered, Round, gather
 from fedgbo.engines.flat import FlatModel, check_fit
-from fedgbo.native import library
 from fedgbo.tasks.task import Task
 
 CHUNK = 64  # samples that go through the model at once where all are wanted: more is slower, and takes more memory
@@ -305,34 +305,3 @@ class SimulatedClient(Client):
         if self._augment is None:
             self._augment = stream(self._engine.seed, "augment", self.round, self.id)
         return self._engine.batch(self._engine.task.data.train, rows, self._augment)
-
-
-def minibatches(samples: int, batch_size: int | None, seed: int, t: int, client: int, steps: int = 1) -> Iterator[Rows]:
-    """Yield row numbers for ever: a shuffled order, reshuffled and wrapped round inside a batch when it runs out.
-
-    A client with fewer samples than a batch repeats some. Without a batch size, every batch is all samples in order.
-    The first `steps` minibatches are drawn together.
-
-    >>> batches = minibatches(5, 3, seed=0, t=1, client=2)
-    >>> sorted(np.concatenate([next(batches), next(batches)])[:5].tolist())
-    [0, 1, 2, 3, 4]
-    """
-    if batch_size is None:
-        while True:
-            yield np.arange(samples)
-    begin, end = 0, steps * batch_size
-    while True:
-        rows = walk(samples, end, seed, t, client)
-        yield from (rows[at : at + batch_size] for at in range(begin, end, batch_size))
-        begin, end = end, 2 * end
-
-
-def walk(samples: int, length: int, seed: int, t: int, client: int) -> Rows:
-    """Return the first rows of a client's walk through its samples in round t: one random order after the other."""
-    native = library()
-    if native is not None:
-        rows = np.empty(length, np.int64)
-        if native.fedgbo_walk(name_of(seed, "batches", t, client), samples, length, rows.ctypes.data):
-            return rows
-    laps = [permutation(samples, seed, "batches", t, client, lap) for lap in range(-(-length // samples))]
-    return np.concatenate(laps)[:length]

@@ -1,5 +1,5 @@
 /* The order in which a client goes through its samples; core/random.py has the definition (permutation) and
-   engines/plain.py the use. Lap l is the order of 0 ... n - 1 by hash: SplitMix64 of (sample ^ name of the lap). */
+   engines/batches.py the use. Lap l is the order of 0 ... n - 1 by hash: SplitMix64 of (sample ^ name of the lap). */
 
 #include <stdint.h>
 #include <stdlib.h>
