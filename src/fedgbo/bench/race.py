@@ -83,10 +83,11 @@ def race(contenders: Sequence[Contender], seconds: float, repeats: int) -> list[
     try:
         for who in contenders:
             ours, theirs = context.Pipe()
-            processes.append(context.Process(target=_work, args=(theirs, who), daemon=True))
-            processes[-1].start()
+            process = context.Process(target=_work, args=(theirs, who), daemon=True)
+            process.start()
             theirs.close()
             pipes.append(ours)
+            processes.append(process)
             _answer(ours, who)  # it is ready; the next one starts only now
         laps: list[list[Lap]] = [[] for _ in contenders]
         for _ in range(repeats):

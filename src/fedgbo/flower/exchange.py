@@ -49,8 +49,7 @@ class Outcome:
 
     updates: dict[int, ClientUpdate] = field(default_factory=dict)  # the valid ones
     asked: int = 0  # clients whose nodes were sent the model
-    sent_bytes: int = 0
-    received_bytes: int = 0
+    traffic: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("sent_bytes", "received_bytes"), 0))
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("sending", "waiting", "checking"), 0.0))
 
 
@@ -86,7 +85,7 @@ class Exchange:
         while waiting and len(outcome.updates) < attempt.enough:
             for message, reply in self._messenger.fetch(waiting.values()):
                 del waiting[message.id]
-                outcome.received_bytes += reply.bytes
+                outcome.traffic["received_bytes"] += reply.bytes
                 if reply.gone:
                     self._roster.forget({message.node})
                 started = time.perf_counter()
@@ -111,26 +110,19 @@ class Exchange:
 
     def _send(self, attempt: Attempt, outcome: Outcome) -> dict[str, tuple[SentMessage, Order]]:
         """Send each node one message with the order for all its clients."""
-        by_node: dict[int, list[int]] = {}
-        for client in attempt.steps:
-            by_node.setdefault(attempt.hosts[client].node, []).append(client)
-        orders = {
-            node: Order(
-                round=attempt.t,
-                attempt=attempt.number,
-                clients=clients,
-                steps=[attempt.steps[client] for client in clients],
-                since=[attempt.since[client] for client in clients],
-            )
-            for node, clients in by_node.items()
-        }
+        orders: dict[int, Order] = {}
+        for client, steps in attempt.steps.items():
+            order = orders.setdefault(attempt.hosts[client].node, Order(attempt.t, attempt.number, [], [], []))
+            order.clients.append(client)
+            order.steps.append(steps)
+            order.since.append(attempt.since[client])
         contents = {node: to_content(attempt.settings, order, attempt.down) for node, order in orders.items()}
         sent = self._messenger.send("train", contents, PATIENCE * self._options.deadline, group=str(attempt.t + 1))
         for node, order in orders.items():
             if node not in sent:
                 self._report("dropped", attempt, order.clients, node, "Flower could not send it the round's work")
-        outcome.asked = sum(len(by_node[node]) for node in sent)
-        outcome.sent_bytes = sum(message.bytes for message in sent.values())
+        outcome.asked = sum(len(orders[node].clients) for node in sent)
+        outcome.traffic["sent_bytes"] = sum(message.bytes for message in sent.values())
         return {message.id: (message, orders[node]) for node, message in sent.items()}
 
     def _read(self, attempt: Attempt, order: Order, node: int, reply: Reply, outcome: Outcome) -> None:
