@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from flwr.app import ArrayRecord
 from torch import Tensor
@@ -12,17 +11,7 @@ from fedgbo.core.errors import DataError
 from fedgbo.flower.messenger import Events, Messenger, Reply, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.roster import Host, Roster
-from fedgbo.flower.wire import (
-    ClientFailed,
-    ClientUpdate,
-    Order,
-    Settings,
-    absurd,
-    read_answer,
-    read_update,
-    to_content,
-    unlike,
-)
+from fedgbo.flower.wire import ClientFailed, Order, Settings, Update, outliers, read_answer, read_update, to_content
 
 PATIENCE = 2  # deadlines for which a reply is expected; one that comes after the first is only reported as late
 
@@ -47,7 +36,7 @@ class Attempt:
 class Outcome:
     """The result of an attempt."""
 
-    updates: dict[int, ClientUpdate] = field(default_factory=dict)  # the valid ones
+    updates: dict[int, Update] = field(default_factory=dict)  # the valid ones
     asked: int = 0  # clients whose nodes were sent the model
     traffic: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("sent_bytes", "received_bytes"), 0))
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("sending", "waiting", "checking"), 0.0))
@@ -92,7 +81,7 @@ class Exchange:
                 self._read(attempt, orders[message.id][1], message.node, reply, outcome)
                 outcome.seconds["checking"] += time.perf_counter() - started
             if len(outcome.updates) >= attempt.enough:  # a rejected update is replaced by waiting for another
-                self._reject_absurd(attempt, outcome)
+                self._reject_outliers(attempt, outcome)
             if time.monotonic() >= deadline:
                 break
             if waiting and len(outcome.updates) < attempt.enough:
@@ -100,7 +89,7 @@ class Exchange:
                 pause(self._options.poll, deadline)
         self._give_up(attempt, [orders[key] for key in waiting], len(outcome.updates) >= attempt.enough)
         started = time.perf_counter()
-        self._reject_absurd(attempt, outcome)
+        self._reject_outliers(attempt, outcome)
         for spare in [client for client in attempt.steps if client in outcome.updates][attempt.enough :]:
             del outcome.updates[spare]
         outcome.seconds["sending"] = sent - began
@@ -143,11 +132,10 @@ class Exchange:
             except ClientFailed as error:
                 self._report("dropped", attempt, [client], node, f"its training failed: {error}")
 
-    def _reject_absurd(self, attempt: Attempt, outcome: Outcome) -> None:
-        for check in (unlike, partial(absurd, factor=self._options.max_norm)):
-            for client, reason in check(outcome.updates).items():
-                del outcome.updates[client]
-                self._report("rejected", attempt, [client], attempt.hosts[client].node, reason)
+    def _reject_outliers(self, attempt: Attempt, outcome: Outcome) -> None:
+        for client, reason in outliers(outcome.updates, self._options.max_norm).items():
+            del outcome.updates[client]
+            self._report("rejected", attempt, [client], attempt.hosts[client].node, reason)
 
     def _give_up(self, attempt: Attempt, orders: Iterable[tuple[SentMessage, Order]], enough: bool) -> None:
         """Stop waiting for some nodes, and remember them as busy."""
