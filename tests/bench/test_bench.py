@@ -1,14 +1,13 @@
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from fedgbo.bench.contender import Contender, prepare
-from fedgbo.bench.crowd import crowd, write_crowd
-from fedgbo.bench.growth import Growth, _along
+from fedgbo.bench.growth import Growth, _along, crowd, write_crowd
 from fedgbo.bench.plain import PlainLoop
-from fedgbo.bench.race import BenchError, race
+from fedgbo.bench.race import BenchError, Contender, prepare, race
 from fedgbo.bench.report import WANTED, Row, shortfalls
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Round
@@ -60,8 +59,8 @@ def test_the_plain_loop_computes_what_ours_does(beta):
 
 def test_contenders_take_turns_and_say_what_they_did(tmp_path):
     write_crowd(tmp_path / "crowd", 20)
-    options = {"path": str(tmp_path / "crowd"), "hidden": 8}
-    laps = race([Contender("ours", "crowd", options=options), Contender("plain", "crowd", options=options)], 0.05, 2)
+    task = partial(crowd, str(tmp_path / "crowd"), 8)
+    laps = race([Contender("ours", "crowd", builder=task), Contender("plain", "crowd", builder=task)], 0.05, 2)
     for mine in laps:
         assert len(mine) == 2
         for lap in mine:
@@ -73,19 +72,20 @@ def test_contenders_take_turns_and_say_what_they_did(tmp_path):
 
 def test_a_contender_that_fails_says_why(tmp_path):
     with pytest.raises(BenchError, match="holds no packed data"):
-        race([Contender("ours", "crowd", options={"path": str(tmp_path)})], 0.01, 1)
+        race([Contender("ours", "crowd", builder=partial(crowd, str(tmp_path), 8))], 0.01, 1)
 
 
 def test_growth_is_an_exponent(tmp_path):
     write_crowd(tmp_path / "crowd", 40)
+    task = partial(crowd, str(tmp_path / "crowd"), 256)
 
     def cohort(size):
-        return Contender("ours", "crowd", clients_per_round=size, options={"path": str(tmp_path / "crowd")})
+        return Contender("ours", "crowd", clients_per_round=size, builder=task)
 
     found = _along("clients per round", (2, 32), cohort, 0.1, 3)
     assert isinstance(found, Growth)
     assert 0.3 < found.exponent < 1.3
-    assert crowd(path=str(tmp_path / "crowd")).data.clients == 40
+    assert task().data.clients == 40
 
 
 def test_a_product_counts_its_operations():

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.flower import client_app
-from fedgbo.flower.node import TaskSource, build_task, hosted_clients, model_digest, spread
+from fedgbo.flower.node import build_task, hosted_clients, model_digest, spread
 from tests.conftest import make_task
 from tests.flower.federations import events, everyone, federate, nodes
 from tests.flower.grids import LocalGrid
@@ -61,24 +61,24 @@ def with_two(one, other):
 
 
 def test_a_builder_gets_what_it_asks_for():
-    assert len(build_task(TaskSource.of(with_settings, {"samples": 5}, {})).data.train) == 20
-    assert build_task(TaskSource.of(with_config, {"samples": 5}, {"how-many": 7})).data.clients == 7
-    assert build_task(TaskSource.of("digits", {}, {})).data.clients == 50
+    assert len(build_task(with_settings, {"samples": 5}, {}).data.train) == 20
+    assert build_task(with_config, {"samples": 5}, {"how-many": 7}).data.clients == 7
+    assert build_task("digits", {}, {}).data.clients == 50
     with pytest.raises(ConfigError, match="may have one argument without a default"):
-        TaskSource.of(with_two, {}, {})
+        build_task(with_two, {}, {})
     with pytest.raises(ConfigError, match="unknown task 'digit'"):
-        TaskSource.of("digit", {}, {})
+        build_task("digit", {}, {})
     with pytest.raises(ConfigError, match=r"must return a fedgbo\.Task, not int"):
-        build_task(TaskSource.of(no_task, {}, {}))
+        build_task(no_task, {}, {})
 
 
 def test_a_server_cannot_make_a_node_build_another_task():
-    assert build_task(TaskSource.of("digits", {"name": "/tmp/evil.py:task"}, {})).name == "digits"
+    assert build_task("digits", {"name": "/tmp/evil.py:task"}, {}).name == "digits"
 
 
 def test_a_task_is_built_once_in_a_process():
-    source = TaskSource.of(everyone, {}, {"partition-id": 0})
-    assert build_task(source) is build_task(TaskSource.of(everyone, {}, {"partition-id": 1}))
+    first = build_task(everyone, {}, {"partition-id": 0})
+    assert first is build_task(everyone, {}, {"partition-id": 1})
 
 
 def test_the_app_that_a_simulation_copies_with_every_message_holds_no_data():

@@ -1,21 +1,25 @@
-"""How the cost of a round, and memory, grow with what a user may have more of."""
+"""How the cost of a round and memory grow with the numbers of clients, local steps, workers and parameters."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+from torch import nn
 
-from fedgbo.bench.contender import Contender, Lap
-from fedgbo.bench.crowd import write_crowd
-from fedgbo.bench.race import race
+from fedgbo.bench.race import Contender, race
+from fedgbo.data.images import image_data
+from fedgbo.data.store import Array, Store
+from fedgbo.tasks.task import Task
 
 CROWDS = (10, 1_000, 100_000)  # clients in the data set
 WIDTHS = (256, 1_024, 4_096)  # of a hidden layer: 19,210 to 307,210 parameters
 COHORTS = (4, 8, 16, 32)
 STEPS = (5, 10, 20, 40)
+SAMPLES, SIDE, CLASSES, TEST = 10, 8, 10, 100  # of the crowd: samples of a client, sizes of images and test set
 
 
 @dataclass(frozen=True)
@@ -30,35 +34,21 @@ class Growth:
 
 
 def growths(seconds: float, repeats: int) -> Iterator[Growth]:
-    """Measure each axis; contenders of one axis take turns."""
-    femnist = "femnist-synthetic"
-    yield _along(
-        "clients per round", COHORTS, lambda m: Contender("ours", femnist, clients_per_round=m), seconds, repeats
-    )
-    yield _along(
-        "local steps",
-        STEPS,
-        lambda k: Contender("ours", femnist, local_steps=k, clients_per_round=4),
-        seconds,
-        repeats,
-    )
-    yield _along(
-        "workers",
-        (1, 2),
-        lambda w: Contender("ours", femnist, clients_per_round=8, workers=w),
-        seconds,
-        repeats,
-    )
+    """Measure each axis; the contenders of one axis take turns."""
+    ours = partial(Contender, "ours", "femnist-synthetic")
+    along = partial(_along, seconds=seconds, repeats=repeats)
+    yield along("clients per round", COHORTS, lambda m: ours(clients_per_round=m))
+    yield along("local steps", STEPS, lambda k: ours(local_steps=k, clients_per_round=4))
+    yield along("workers", (1, 2), lambda w: ours(clients_per_round=8, workers=w))
     with tempfile.TemporaryDirectory(prefix="fedgbo-bench-") as folder:
         for clients in CROWDS:
             write_crowd(Path(folder) / str(clients), clients)
 
-        def crowd(clients: int, hidden: int = WIDTHS[0]) -> Contender:
-            options = {"path": str(Path(folder) / str(clients)), "hidden": hidden}
-            return Contender("ours", "crowd", options=options)
+        def of_crowd(clients: int, hidden: int = WIDTHS[0]) -> Contender:
+            return Contender("ours", "crowd", builder=partial(crowd, str(Path(folder) / str(clients)), hidden))
 
-        yield _along("clients in the data set", CROWDS, crowd, seconds, repeats)
-        yield _along("width of a hidden layer", WIDTHS, lambda width: crowd(CROWDS[1], width), seconds, repeats)
+        yield along("clients in the data set", CROWDS, of_crowd)
+        yield along("width of a hidden layer", WIDTHS, lambda width: of_crowd(CROWDS[1], width))
 
 
 def _along(
@@ -67,9 +57,31 @@ def _along(
     laps = race([contender(value) for value in values], seconds, repeats)
     times = [median(lap.seconds / lap.rounds for lap in mine) for mine in laps]
     exponent = float(np.polyfit(np.log(values), np.log(times), 1)[0])
-    return Growth(axis, values, [1e3 * t for t in times], [_own(mine[-1]) for mine in laps], exponent)
+    peaks = [mine[-1].peak_bytes - mine[-1].file_bytes for mine in laps]  # the system may take back pages of files
+    return Growth(axis, values, [1e3 * t for t in times], peaks, exponent)
 
 
-def _own(lap: Lap) -> int:
-    """The peak without the pages of data files, which are the system's to take back."""
-    return lap.peak_bytes - lap.file_bytes
+def write_crowd(path: Path, clients: int) -> None:
+    """Write a packed store of small images of noise for any number of clients."""
+    random = np.random.default_rng(0)
+    count = clients * SAMPLES
+    images = random.integers(256, size=(count + TEST, 1, SIDE, SIDE), dtype=np.uint8)
+    labels = random.integers(CLASSES, size=count + TEST, dtype=np.uint8)
+    arrays: dict[str, Array] = {
+        "train_images": images[:count],
+        "train_labels": labels[:count],
+        "train_offsets": np.arange(0, count + 1, SAMPLES, dtype=np.int64),
+        "test_images": images[count:],
+        "test_labels": labels[count:],
+    }
+    Store.write(path, arrays, {"task": "crowd", "synthetic": True})
+
+
+def crowd(path: str, hidden: int) -> Task:
+    """Return the task with the data that `write_crowd` wrote, and a model with one hidden layer."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(SIDE * SIDE, hidden), nn.ReLU(), nn.Linear(hidden, CLASSES))
+
+    data = image_data(Store.open(Path(path)).arrays, path)
+    return Task("crowd", data, model, clients_per_round=10, batch_size=10)

@@ -1,8 +1,8 @@
-"""Other frameworks' own simulations on our tasks: the same model, data, M, B and K, plain SGD in the client, FedAvg.
+"""Simulations of other frameworks on our tasks: the same model, data, M, B and K, plain SGD in the client, FedAvg.
 
-Each is run as its documentation tells: Flower through Ray with one worker a core, pfl under torchrun with one process a
-core, one torch thread in each. Batches come from the same data as everywhere in the bench. The frameworks are not
-dependencies: they are imported only in the process that measures them, and their reports to their makers are off.
+Each runs as its documentation says: Flower through Ray with one worker a core, pfl under torchrun with one process a
+core, one torch thread in each. The frameworks are not dependencies: they are imported only in the process that measures
+them. Their telemetry is off.
 """
 
 import json
@@ -33,7 +33,7 @@ from fedgbo.engines.batches import minibatches
 from fedgbo.engines.device import cores
 from fedgbo.tasks import TASKS
 
-PEERS = {"flower": "flwr", "pfl": "pfl"}  # the module that must be there
+PEERS = {"flower": "flwr", "pfl": "pfl"}  # frameworks and their modules
 LOCAL_STEPS = 10
 PATIENCE = 300.0  # seconds that starting, a warm-up round and stopping may take
 _INSTALL = {"flower": 'pip install "flwr[simulation]"', "pfl": 'pip install "pfl[pytorch]"'}
@@ -56,7 +56,7 @@ class Peer:
 
 
 def measure_peer(framework: str, task: str, seconds: float) -> Peer:
-    """Train in the other framework for about so many seconds after a warm-up round, in processes of its own."""
+    """Train in another framework, in processes of its own, for about `seconds` after a warm-up round."""
     if framework not in PEERS:
         raise ConfigError(unknown("framework", framework, PEERS))
     if task not in LEARNING_RATES:
@@ -65,34 +65,35 @@ def measure_peer(framework: str, task: str, seconds: float) -> Peer:
         raise MissingExtraError(f"{framework} is not installed; install it with: {_INSTALL[framework]}")
     with tempfile.TemporaryDirectory(prefix="fedgbo-peer-") as folder:
         answer = Path(folder) / "answer.json"
-        _run(framework, [framework, task, str(seconds), str(answer)], Path(folder), seconds + PATIENCE)
+        _run(framework, task, seconds, answer)
         return _read(framework, task, answer)
 
 
 def work(arguments: list[str]) -> None:
-    """Measure in this process: the framework, the task, seconds, and the file that the answer goes to."""
+    """Measure in this process; the arguments are the framework, the task, seconds and the file for the answer."""
     framework, task, seconds, answer = arguments
     torch.set_num_threads(1)
-    rounds, steps, took = {"flower": _flower, "pfl": _pfl}[framework](task, float(seconds))
+    rounds, took = {"flower": _flower, "pfl": _pfl}[framework](task, float(seconds))
+    steps = rounds * _loop(task).task.cohort_size * LOCAL_STEPS
     if os.environ.get("RANK", "0") == "0":  # torchrun's: one of pfl's processes answers
         Path(answer).write_text(json.dumps({"rounds": rounds, "steps": steps, "seconds": took}))
 
 
-def _run(framework: str, arguments: list[str], folder: Path, limit: float) -> None:
+def _run(framework: str, task: str, seconds: float, answer: Path) -> None:
     """Run `work` in a session of its own, whose processes end with it."""
-    command = [sys.executable, "-c", "import sys; from fedgbo.bench.peers import work; work(sys.argv[1:])", *arguments]
+    program = "import sys; from fedgbo.bench.peers import work; work(sys.argv[1:])"
+    command = [sys.executable, "-c", program, framework, task, str(seconds), str(answer)]
     if framework == "pfl":
         torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={cores()}", "--no-python"]
         command = [sys.executable, *torchrun, *command]
-    environment = {**os.environ, **_QUIET, "FLWR_HOME": str(folder)}
-    log = folder / "log"
+    log, limit = answer.with_name("log"), seconds + PATIENCE
     with log.open("wb") as stream:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env={**os.environ, **_QUIET, "FLWR_HOME": str(answer.parent)},
             start_new_session=True,
         )
         try:
@@ -103,7 +104,7 @@ def _run(framework: str, arguments: list[str], folder: Path, limit: float) -> No
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if code != 0 and not Path(arguments[-1]).exists():  # with an answer, what failed was its own way of ending
+    if code != 0 and not answer.exists():  # with an answer, it failed only while ending
         raise BenchError(f"{framework} failed with exit code {code}\n{_tail(log)}")
 
 
@@ -121,15 +122,15 @@ def _read(framework: str, task: str, answer: Path) -> Peer:
 
 @cache
 def _loop(task: str) -> PlainLoop:
-    """The plain loop of a task: its model and its clients' training; one a process, as data take long to read."""
+    """Return the plain loop of a task; one for each process, because reading the data takes long."""
     return PlainLoop(TASKS[f"{task}-synthetic"](), LOCAL_STEPS, LEARNING_RATES[task])
 
 
-def _flower(task: str, seconds: float) -> tuple[int, int, float]:
-    """Flower: M simulated nodes, each of which is another client every round; all weigh alike.
+def _flower(task: str, seconds: float) -> tuple[int, float]:
+    """Return rounds and seconds of Flower: M simulated nodes of equal weight, in each round for other clients.
 
-    With a node for each client, as is usual, Flower was over four times slower on Sent140, which has 21,876 of them,
-    and a comparison is worth something only with the other near its best.
+    With the usual node for each client, Flower was over four times slower on Sent140, which has 21,876 of them. A
+    comparison is fair only if each framework runs near its best.
     """
     from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
@@ -139,7 +140,7 @@ def _flower(task: str, seconds: float) -> tuple[int, int, float]:
 
     data, cohort = _loop(task).task.data, _loop(task).task.cohort_size
     client, server = ClientApp(), ServerApp()
-    found: list[tuple[int, int, float]] = []
+    found: list[tuple[int, float]] = []
 
     @client.train()
     def train(message: Message, context: Context) -> Message:
@@ -153,8 +154,8 @@ def _flower(task: str, seconds: float) -> tuple[int, int, float]:
         return Message(content, reply_to=message)
 
     def total(replies: list[RecordDict], weight: str) -> MetricRecord:
-        metrics: list[Any] = [reply.metric_records["metrics"]["steps"] for reply in replies]
-        return MetricRecord({"steps": sum(metrics)})
+        steps: list[Any] = [reply.metric_records["metrics"]["steps"] for reply in replies]
+        return MetricRecord({"steps": sum(steps)})
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
@@ -166,21 +167,19 @@ def _flower(task: str, seconds: float) -> tuple[int, int, float]:
             train_metrics_aggr_fn=total,
         )
         arrays = ArrayRecord(_loop(task).model.state_dict())
-        began, steps = 0.0, 0
+        began = 0.0
         for t in count():
             if t == 1:  # after the warm-up round
-                began, steps = time.perf_counter(), 0
+                began = time.perf_counter()
             clients = np.random.default_rng(t).choice(data.clients, cohort, replace=False).tolist()
             config = ConfigRecord({"t": t, "cohort": clients})
             result = strategy.start(grid, arrays, num_rounds=1, train_config=config)
             arrays = result.arrays
-            metrics: Any = result.train_metrics_clientapp[1]
-            done = int(metrics["steps"])
-            if done != cohort * LOCAL_STEPS:
-                raise BenchError(f"flower's clients took {done} steps in a round, not {cohort * LOCAL_STEPS}")
-            steps += done
+            steps = result.train_metrics_clientapp[1]["steps"]
+            if steps != cohort * LOCAL_STEPS:
+                raise BenchError(f"flower's clients took {steps} steps in a round, not {cohort * LOCAL_STEPS}")
             if t > 0 and (took := time.perf_counter() - began) >= seconds:
-                found.append((t, steps, took))
+                found.append((t, took))
                 return
 
     backend: Any = {"init_args": {"num_cpus": cores()}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
@@ -188,8 +187,8 @@ def _flower(task: str, seconds: float) -> tuple[int, int, float]:
     return found[0]
 
 
-def _pfl(task: str, seconds: float) -> tuple[int, int, float]:
-    """pfl: a user for each client; the processes share a cohort, and all-reduce once a round."""
+def _pfl(task: str, seconds: float) -> tuple[int, float]:
+    """Return rounds and seconds of pfl: a user for each client; the processes share a cohort, and all-reduce once."""
     from pfl.aggregate.simulate import SimulatedBackend  # type: ignore[import-not-found]
     from pfl.algorithm.base import NNAlgorithmParams  # type: ignore[import-not-found]
     from pfl.algorithm.federated_averaging import FederatedAveraging  # type: ignore[import-not-found]
@@ -204,8 +203,7 @@ def _pfl(task: str, seconds: float) -> tuple[int, int, float]:
 
     np.random.seed(0)  # the same in each process, or they would not share one cohort
     torch.manual_seed(0)
-    loop, lr = _loop(task), LEARNING_RATES[task]
-    visits = count()
+    loop, visits = _loop(task), count()
 
     class User(Dataset):  # type: ignore[misc]
         """A client's K batches, in an order that changes from visit to visit."""
@@ -259,11 +257,11 @@ def _pfl(task: str, seconds: float) -> tuple[int, int, float]:
         model_train_params=NNTrainHyperParams(
             local_num_epochs=None,
             local_num_steps=LOCAL_STEPS,
-            local_learning_rate=lr,
+            local_learning_rate=loop.lr,
             local_batch_size=loop.task.batch_size,
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=loop.task.batch_size),
         callbacks=[clock],
         send_metrics_to_platform=False,
     )
-    return clock.rounds, clock.rounds * loop.task.cohort_size * LOCAL_STEPS, clock.took
+    return clock.rounds, clock.took

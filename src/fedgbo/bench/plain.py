@@ -1,7 +1,7 @@
-"""Federated learning as a textbook writes it in PyTorch: what the engines are measured against.
+"""Federated learning as a textbook writes it in PyTorch: the baseline of the bench.
 
 A model, its state_dict, torch's optimiser, one client after the other, every core for each operation. Batches come from
-the same data in the same way as ours, so that what differs is the training and not the reading.
+the same data in the same way as ours, so that only the training differs.
 """
 
 import copy
@@ -16,7 +16,7 @@ from fedgbo.tasks.task import Task
 
 
 class PlainLoop:
-    """FedAvg, or FedGBO with SGDm where there is a `beta`."""
+    """FedAvg, or FedGBO with SGDm if `beta` is given."""
 
     def __init__(self, task: Task, local_steps: int, lr: float, beta: float | None = None) -> None:
         self.task, self.local_steps, self.lr, self.beta = task, local_steps, lr, beta

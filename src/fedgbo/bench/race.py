@@ -1,11 +1,75 @@
-"""Contenders in processes of their own, that take turns: so threads, memory and caches of one are not another's."""
+"""Contenders, each in a process of its own so that they share no threads, memory or caches; they work in turns."""
 
-from collections.abc import Sequence
+import itertools
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Literal
 
-from fedgbo.bench.contender import Contender, Lap, prepare
+import torch
+
+from fedgbo.algorithms import FedAvg, FedGBO
+from fedgbo.bench.plain import PlainLoop
+from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import FedGBOError
+from fedgbo.costs.operations import Meter
+from fedgbo.engines.device import keep_freed_memory
+from fedgbo.engines.select import engine_for
+from fedgbo.optimisers import SGD, SGDm
+from fedgbo.pipeline import Pipeline
+from fedgbo.pipeline.samplers import FixedSize
+from fedgbo.runs.accounting import Accounts
+from fedgbo.runs.loop import cores
+from fedgbo.runs.record import Ledger
+from fedgbo.runs.round import Progress, Rounds
+from fedgbo.tasks import TASKS
+from fedgbo.tasks.task import Task
+
+BETA = 0.9
+SQUARE = 2048  # rows and columns of the matrices whose product shows what the machine can do
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Our engine or the `plain` loop on a task, or a matrix `product`. Sizes left out are the task's own."""
+
+    kind: Literal["ours", "plain", "product"]
+    task: str = ""
+    algorithm: Literal["fedavg", "fedgbo"] = "fedavg"
+    lr: float = 0.01
+    local_steps: int = 10
+    clients_per_round: int | None = None
+    workers: int | None = None
+    builder: Callable[[], Task] | None = None  # of the task; None: the catalogue's
+
+    def build_task(self) -> Task:
+        task = (self.builder or TASKS[self.task])()
+        return task if self.clients_per_round is None else replace(task, clients_per_round=self.clients_per_round)
+
+    def build_algorithm(self) -> FederatedAlgorithm:
+        return FedAvg(SGD(self.lr)) if self.algorithm == "fedavg" else FedGBO(SGDm(self.lr, BETA))
+
+
+@dataclass(frozen=True)
+class Lap:
+    """The result of a contender's turn."""
+
+    rounds: int
+    steps: int  # of all clients together; of a product, floating point operations
+    seconds: float
+    server_seconds: float  # of them, sampling, averaging, server_update and accounting
+    peak_bytes: int  # resident memory since the process began, data files' pages included
+    file_bytes: int  # of the memory now, pages of files, which the system may take back
+
+    @property
+    def rate(self) -> float:
+        """Steps per second."""
+        return self.steps / self.seconds
 
 
 class BenchError(FedGBOError):
@@ -13,7 +77,7 @@ class BenchError(FedGBOError):
 
 
 def race(contenders: Sequence[Contender], seconds: float, repeats: int) -> list[list[Lap]]:
-    """Return, for every contender, `repeats` laps of about so many seconds; nobody works while another does."""
+    """Return `repeats` laps of about `seconds` for each contender; only one works at a time."""
     context = get_context("spawn")
     pipes, processes = [], []
     try:
@@ -24,7 +88,7 @@ def race(contenders: Sequence[Contender], seconds: float, repeats: int) -> list[
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-            _answer(ours, who)  # one after the other: they are ready when they answer
+            _answer(ours, who)  # it is ready; the next one starts only now
         laps: list[list[Lap]] = [[] for _ in contenders]
         for _ in range(repeats):
             for who, pipe, mine in zip(contenders, pipes, laps, strict=True):
@@ -40,16 +104,14 @@ def race(contenders: Sequence[Contender], seconds: float, repeats: int) -> list[
 
 
 def _answer(pipe: Connection, who: Contender) -> Lap:
+    name = f"{who.kind} on {who.task or 'matrices'}"
     try:
         answer = pipe.recv()
     except EOFError as error:
-        raise BenchError(
-            f"{who.kind} on {who.task or 'matrices'} ended before it was measured; is there memory enough?"
-        ) from error
-    if isinstance(answer, str):
-        raise BenchError(f"{who.kind} on {who.task or 'matrices'} failed: {answer}")
-    lap: Lap = answer
-    return lap
+        raise BenchError(f"{name} ended before it was measured; is there enough memory?") from error
+    if not isinstance(answer, Lap):
+        raise BenchError(f"{name} failed: {answer}")
+    return answer
 
 
 def _work(pipe: Connection, who: Contender) -> None:
@@ -60,5 +122,72 @@ def _work(pipe: Connection, who: Contender) -> None:
             pipe.send(work(pipe.recv()))
     except (EOFError, KeyboardInterrupt, BrokenPipeError):
         return
-    except Exception as error:  # told to the parent, which stops the bench
+    except Exception as error:  # for the parent, which stops the bench
         pipe.send(f"{type(error).__name__}: {error}")
+
+
+def prepare(who: Contender) -> Callable[[float], Lap]:
+    """Build all that is needed, warm up, and return a function that works for about the given seconds."""
+    if who.kind == "ours":
+        return _ours(who)
+    torch.set_num_threads(cores())
+    if who.kind == "product":
+        return _product()
+    loop = PlainLoop(who.build_task(), who.local_steps, who.lr, BETA if who.algorithm == "fedgbo" else None)
+    return _laps(lambda t: (loop.round(t), 0.0))
+
+
+def _ours(who: Contender) -> Callable[[float], Lap]:
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    task, algorithm = who.build_task(), who.build_algorithm()
+    engine = engine_for(task, algorithm, seed=0, workers=who.workers or cores())
+    pipeline = Pipeline(FixedSize(task.cohort_size))
+    rounds = Rounds(engine, algorithm, who.local_steps, pipeline, Accounts.of(engine), Meter(algorithm))
+    progress = Progress(algorithm.init(engine.initial_params), Ledger(), rounds=sys.maxsize)
+
+    def one(t: int) -> tuple[int, float]:
+        nonlocal progress
+        progress = rounds.next(progress)
+        return task.cohort_size * who.local_steps, progress.seconds["server"]
+
+    return _laps(one)
+
+
+def _product() -> Callable[[float], Lap]:
+    a, b, out = torch.randn(3, SQUARE, SQUARE)
+
+    def one(t: int) -> tuple[int, float]:
+        torch.mm(a, b, out=out)
+        return 2 * SQUARE**3, 0.0
+
+    return _laps(one)
+
+
+def _laps(one: Callable[[int], tuple[int, float]]) -> Callable[[float], Lap]:
+    """Return a function that works round after round until the time is over.
+
+    `one` carries out round t and returns its local steps and the server's seconds.
+    """
+    done = itertools.count()
+
+    def lap(seconds: float) -> Lap:
+        rounds = steps = 0
+        server, began = 0.0, time.perf_counter()
+        while (took := time.perf_counter() - began) < seconds or rounds == 0:
+            more, server_seconds = one(next(done))
+            steps, server, rounds = steps + more, server + server_seconds, rounds + 1
+        return Lap(rounds, steps, took, server, *_memory())
+
+    lap(0.0)  # warm up
+    return lap
+
+
+def _memory() -> tuple[int, int]:
+    """Return the peak of resident memory, and the pages of files in it now, in bytes."""
+    status = Path("/proc/self/status")
+    if not status.exists():  # not Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), 0
+    # getrusage would count what the parent had when it forked
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024, int(fields["RssFile"].split()[0]) * 1024

@@ -1,4 +1,4 @@
-"""What the bench finds, task by task."""
+"""The findings of the bench for each task, and the wanted ratios."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedgbo.bench.contender import Contender, Lap
-from fedgbo.bench.race import race
+from fedgbo.bench.race import Contender, Lap, race
 from fedgbo.costs.flops import forward_macs
 
 LEARNING_RATES = {"cifar100": 0.01, "femnist": 0.01, "shakespeare": 0.1, "sent140": 1.0}
@@ -34,13 +33,15 @@ class Row:
 
 
 def measure(task: str, seconds: float, repeats: int) -> tuple[list[Row], float]:
-    """Let the machine's matrix product, the plain loop and ours take turns on one task; return rows and FLOP/s."""
+    """Measure the matrix product, the plain loop and our engine in turns on one task; return rows and FLOP/s."""
     name, lr = f"{task}-synthetic", LEARNING_RATES[task]
     contenders = [Contender("product")]
     for algorithm in ALGORITHMS:
         contenders += [Contender("plain", name, algorithm, lr), Contender("ours", name, algorithm, lr)]
     product, *laps = race(contenders, seconds, repeats)
-    flops = _step_flops(contenders[1])
+    built = contenders[1].build_task()
+    inputs, _ = built.data.train.batch(np.arange(2))
+    flops = 6.0 * forward_macs(built.model(), inputs) * (built.batch_size or 1)  # of a local step, as in the paper
     rows = []
     for i, algorithm in enumerate(ALGORITHMS):
         plain, ours = laps[2 * i], laps[2 * i + 1]
@@ -62,7 +63,7 @@ def measure(task: str, seconds: float, repeats: int) -> tuple[list[Row], float]:
 
 
 def shortfalls(rows: Sequence[Row]) -> list[str]:
-    """Say what of the wanted ratios does not hold."""
+    """Return a message for each wanted ratio that was missed."""
     found = []
     for row in rows:
         who = f"{row.algorithm} on {row.task}"
@@ -73,13 +74,6 @@ def shortfalls(rows: Sequence[Row]) -> list[str]:
         if row.server > SERVER:
             found.append(f"{who}: the server takes {row.server:.1%} of a round, at most {SERVER:.0%} wanted")
     return found
-
-
-def _step_flops(who: Contender) -> float:
-    """Floating point operations of a local step as the paper counts them: 3 F multiply-adds a sample."""
-    task = who.build_task()
-    inputs, _ = task.data.train.batch(np.arange(2))
-    return 6.0 * forward_macs(task.model(), inputs) * (task.batch_size or 1)
 
 
 def _rate(laps: Sequence[Lap]) -> float:

@@ -97,7 +97,11 @@ def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, li
             files, names = _linked(task, classes)
         else:
             files, names, moved = _copied(task, classes, folder.absolute())
-            settings = json.loads(json.dumps(settings), object_hook=lambda table: _renamed(table, moved))
+
+            def renamed(table: dict[str, Any]) -> dict[str, Any]:
+                return {key: moved.get(value, value) if key == "name" else value for key, value in table.items()}
+
+            settings = json.loads(json.dumps(settings), object_hook=renamed)
         imports = [f"from {module} import {name}" for module, name in names]
         builder, *own = [name for _, name in names]
         arguments = f"{builder}, own=[{', '.join(own)}]" if own else builder
@@ -126,10 +130,10 @@ def write_app(folder: Path, config: RunConfig, options: Mapping[str, Any], *, li
 
 def _linked(task: str, classes: Sequence[str]) -> tuple[dict[str, str], list[tuple[str, str]]]:
     """Return files that load the user's code from its place, and the (module, name) of the task and the classes."""
+    own = {place.rpartition(":")[2]: place for place in classes}
     lines = [f"build_task = load({task!r})" if ":" in task else f'build_task = "{task}"']
-    lines += [f"{place.rpartition(':')[2]} = load({place!r})" for place in classes]
-    names = [("task", "build_task"), *(("task", place.rpartition(":")[2]) for place in classes)]
-    return {"task.py": _LINK.format(names="\n".join(lines))}, names
+    lines += [f"{name} = load({place!r})" for name, place in own.items()]
+    return {"task.py": _LINK.format(names="\n".join(lines))}, [("task", name) for name in ("build_task", *own)]
 
 
 def _copied(
@@ -163,10 +167,6 @@ def _own_names(value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for part in value:
             yield from _own_names(part)
-
-
-def _renamed(table: Mapping[str, Any], moved: Mapping[str, str]) -> dict[str, Any]:
-    return {key: moved.get(value, value) if key == "name" else value for key, value in table.items()}
 
 
 def _project_name(text: str) -> str:

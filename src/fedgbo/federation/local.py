@@ -82,9 +82,8 @@ def prepare(path: Path, config: RunConfig, nodes: int, options: Mapping[str, Any
 
 def overrides(settings: Path, run_folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the app configuration that starts a run, or resumes it if the run folder exists."""
-    begun = (run_folder / "run.json").exists()
     paths = {"settings": str(settings.absolute()), "run-folder": str(run_folder.absolute())}
-    return {**paths, "resume": begun, **options}
+    return {**paths, "resume": (run_folder / "run.json").exists(), **options}
 
 
 def start_run(folder: LocalFolder, running: Running) -> int:

@@ -128,9 +128,8 @@ def attended(control: Control, run: int, file: Path) -> Iterator[None]:
 def digest_of(run: Path) -> str:
     """Return the digest of a finished run's parameters and statistics."""
     folder = RunFolder.open(run)
-    status = folder.status()
-    if status["status"] != "finished":
-        raise RunFolderError(f"the run in {run} is not finished ({status['status']}); there is nothing to compare")
+    if (status := folder.status()["status"]) != "finished":
+        raise RunFolderError(f"the run in {run} is not finished ({status}); there is nothing to compare")
     checkpoint, _ = folder.latest()
     if checkpoint is None:
         raise RunFolderError(f"{run} has no checkpoint")
@@ -139,6 +138,5 @@ def digest_of(run: Path) -> str:
 
 def simulated(run: Path) -> str:
     """Repeat the run in a folder without a federation, as `fedgbo run` does, and return the result's digest."""
-    config = read_config(run)
     with tempfile.TemporaryDirectory(prefix="fedgbo-") as place:
-        return digest(execute(config, Path(place) / "run").state.tensors())
+        return digest(execute(read_config(run), Path(place) / "run").state.tensors())

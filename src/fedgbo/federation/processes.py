@@ -235,10 +235,8 @@ def end_with(parent: int) -> Callable[[], None] | None:
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Ignore a second Ctrl-C meanwhile."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in signals}  # not allowed in other threads
     try:
         yield
     finally:

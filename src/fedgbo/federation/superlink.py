@@ -17,12 +17,8 @@ class ServerFolder:
     """The server's folder: certificates, the database of registered nodes, Flower's files, the SuperLink's log."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.log, self.ca = (
-            path,
-            path / "superlink.log",
-            path / "ca.crt",
-        )  # every node needs a copy of ca.crt
-        self.certificate, self.key, self._note = path / "server.crt", path / "server.key", path / "server.json"
+        self.path, self.log, self._note = path, path / "superlink.log", path / "server.json"
+        self.ca, self.certificate, self.key = path / "ca.crt", path / "server.crt", path / "server.key"
 
     def check(self) -> None:
         """Raise RunFolderError unless the certificates exist, are closed to other users and valid today."""
@@ -30,10 +26,9 @@ class ServerFolder:
         from cryptography import x509
 
         missing = [file.name for file in (self.ca, self.certificate, self.key) if not file.exists()]
+        command = f"fedgbo federation certs {self.path}"
         if missing:
-            raise RunFolderError(
-                f"{self.path} lacks {', '.join(missing)}; make them with: fedgbo federation certs {self.path}"
-            )
+            raise RunFolderError(f"{self.path} lacks {', '.join(missing)}; make them with: {command}")
         check_private(self.key)
         now = datetime.datetime.now(datetime.UTC)
         for file in (self.ca, self.certificate):
@@ -42,10 +37,7 @@ class ServerFolder:
             except ValueError as error:
                 raise RunFolderError(f"{file} is not a certificate: {error}") from error
             if end < now:
-                raise RunFolderError(
-                    f"{file} expired on {end:%Y-%m-%d}; move it and its key away, then: fedgbo federation certs "
-                    f"{self.path}"
-                )
+                raise RunFolderError(f"{file} expired on {end:%Y-%m-%d}; move it and its key away, then: {command}")
 
     def note(self, address: Address) -> None:
         """Record the address at which this machine reaches the running server."""

@@ -67,14 +67,8 @@ def start_supernode(
 
 def wait_joined(process: Process, node: NodeFolder, superlink: Address) -> int:
     """Wait until the node has joined and return its Flower id; raise FederationError if it was refused."""
-    found: list[str] = []
-
-    def joined() -> bool:
-        found.extend(_JOINED.findall(process.output()))
-        return bool(found)
-
     try:
-        process.wait_for(joined, JOIN_SECONDS, f"being accepted by {superlink}")
+        process.wait_for(lambda: bool(_JOINED.search(process.output())), JOIN_SECONDS, f"being accepted by {superlink}")
     except FederationError as error:
         log = process.output()
         stop([process])
@@ -83,7 +77,7 @@ def wait_joined(process: Process, node: NodeFolder, superlink: Address) -> int:
             if re.search(pattern, log, re.IGNORECASE):
                 raise FederationError(message.format(node=node, server=superlink, version=version)) from error
         raise
-    return int(found[0])
+    return int(_JOINED.findall(process.output())[0])
 
 
 def node_config(config: Mapping[str, ConfigValue]) -> str:
@@ -96,9 +90,7 @@ def node_config(config: Mapping[str, ConfigValue]) -> str:
         if not _KEY.fullmatch(key):
             raise ConfigError(f"'{key}' cannot be a key of a node's configuration; use letters, digits, '-' and '_'")
         if isinstance(value, str) and ('"' in value or "\n" in value):
-            raise ConfigError(
-                f"{key}: a value of a node's configuration may not contain quotation marks or line breaks"
-            )
+            raise ConfigError(f"{key}: the value must not contain quotation marks or line breaks")
     return " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in config.items())
 
 

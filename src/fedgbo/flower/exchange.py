@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 
 from flwr.app import ArrayRecord
 from torch import Tensor
@@ -12,17 +11,7 @@ from fedgbo.core.errors import DataError
 from fedgbo.flower.messenger import Events, Messenger, Reply, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.roster import Host, Roster
-from fedgbo.flower.wire import (
-    ClientFailed,
-    ClientUpdate,
-    Order,
-    Settings,
-    absurd,
-    read_answer,
-    read_update,
-    to_content,
-    unlike,
-)
+from fedgbo.flower.wire import ClientFailed, Order, Settings, Update, outliers, read_answer, read_update, to_content
 
 PATIENCE = 2  # deadlines for which a reply is expected; one that comes after the first is only reported as late
 
@@ -47,10 +36,9 @@ class Attempt:
 class Outcome:
     """The result of an attempt."""
 
-    updates: dict[int, ClientUpdate] = field(default_factory=dict)  # the valid ones
+    updates: dict[int, Update] = field(default_factory=dict)  # the valid ones
     asked: int = 0  # clients whose nodes were sent the model
-    sent_bytes: int = 0
-    received_bytes: int = 0
+    traffic: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("sent_bytes", "received_bytes"), 0))
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("sending", "waiting", "checking"), 0.0))
 
 
@@ -86,14 +74,14 @@ class Exchange:
         while waiting and len(outcome.updates) < attempt.enough:
             for message, reply in self._messenger.fetch(waiting.values()):
                 del waiting[message.id]
-                outcome.received_bytes += reply.bytes
+                outcome.traffic["received_bytes"] += reply.bytes
                 if reply.gone:
                     self._roster.forget({message.node})
                 started = time.perf_counter()
                 self._read(attempt, orders[message.id][1], message.node, reply, outcome)
                 outcome.seconds["checking"] += time.perf_counter() - started
             if len(outcome.updates) >= attempt.enough:  # a rejected update is replaced by waiting for another
-                self._reject_absurd(attempt, outcome)
+                self._reject_outliers(attempt, outcome)
             if time.monotonic() >= deadline:
                 break
             if waiting and len(outcome.updates) < attempt.enough:
@@ -101,7 +89,7 @@ class Exchange:
                 pause(self._options.poll, deadline)
         self._give_up(attempt, [orders[key] for key in waiting], len(outcome.updates) >= attempt.enough)
         started = time.perf_counter()
-        self._reject_absurd(attempt, outcome)
+        self._reject_outliers(attempt, outcome)
         for spare in [client for client in attempt.steps if client in outcome.updates][attempt.enough :]:
             del outcome.updates[spare]
         outcome.seconds["sending"] = sent - began
@@ -111,26 +99,19 @@ class Exchange:
 
     def _send(self, attempt: Attempt, outcome: Outcome) -> dict[str, tuple[SentMessage, Order]]:
         """Send each node one message with the order for all its clients."""
-        by_node: dict[int, list[int]] = {}
-        for client in attempt.steps:
-            by_node.setdefault(attempt.hosts[client].node, []).append(client)
-        orders = {
-            node: Order(
-                round=attempt.t,
-                attempt=attempt.number,
-                clients=clients,
-                steps=[attempt.steps[client] for client in clients],
-                since=[attempt.since[client] for client in clients],
-            )
-            for node, clients in by_node.items()
-        }
+        orders: dict[int, Order] = {}
+        for client, steps in attempt.steps.items():
+            order = orders.setdefault(attempt.hosts[client].node, Order(attempt.t, attempt.number, [], [], []))
+            order.clients.append(client)
+            order.steps.append(steps)
+            order.since.append(attempt.since[client])
         contents = {node: to_content(attempt.settings, order, attempt.down) for node, order in orders.items()}
         sent = self._messenger.send("train", contents, PATIENCE * self._options.deadline, group=str(attempt.t + 1))
         for node, order in orders.items():
             if node not in sent:
                 self._report("dropped", attempt, order.clients, node, "Flower could not send it the round's work")
-        outcome.asked = sum(len(by_node[node]) for node in sent)
-        outcome.sent_bytes = sum(message.bytes for message in sent.values())
+        outcome.asked = sum(len(orders[node].clients) for node in sent)
+        outcome.traffic["sent_bytes"] = sum(message.bytes for message in sent.values())
         return {message.id: (message, orders[node]) for node, message in sent.items()}
 
     def _read(self, attempt: Attempt, order: Order, node: int, reply: Reply, outcome: Outcome) -> None:
@@ -151,11 +132,10 @@ class Exchange:
             except ClientFailed as error:
                 self._report("dropped", attempt, [client], node, f"its training failed: {error}")
 
-    def _reject_absurd(self, attempt: Attempt, outcome: Outcome) -> None:
-        for check in (unlike, partial(absurd, factor=self._options.max_norm)):
-            for client, reason in check(outcome.updates).items():
-                del outcome.updates[client]
-                self._report("rejected", attempt, [client], attempt.hosts[client].node, reason)
+    def _reject_outliers(self, attempt: Attempt, outcome: Outcome) -> None:
+        for client, reason in outliers(outcome.updates, self._options.max_norm).items():
+            del outcome.updates[client]
+            self._report("rejected", attempt, [client], attempt.hosts[client].node, reason)
 
     def _give_up(self, attempt: Attempt, orders: Iterable[tuple[SentMessage, Order]], enough: bool) -> None:
         """Stop waiting for some nodes, and remember them as busy."""

@@ -81,15 +81,14 @@ class FlowerEngine:
                 return self._combine(work, attempt, outcome, sampling)
             if outcome.asked:
                 failed |= set(chosen) - set(outcome.updates)
-            valid, traffic = len(outcome.updates), _traffic(outcome)
-            self._events("abandoned", round=t + 1, attempt=number, valid=valid, needed=needed, **traffic)
+            valid = len(outcome.updates)
+            self._events("abandoned", round=t + 1, attempt=number, valid=valid, needed=needed, **outcome.traffic)
         raise FederationError(
             f"round {t + 1} was abandoned {self._options.attempts} times: fewer than the {needed} good updates "
             "that it needs arrived; the model is as it was before the round, and the run can be resumed"
         )
 
     def _wait_for_nodes(self) -> None:
-        """Wait for nodes before the first round."""
         roster, clients, least = self._roster, self._settings.clients, self._options.min_nodes
         roster.wait_for(lambda: len(roster.clients) >= clients or 0 < least <= roster.nodes, wanted=clients)
         if roster.nodes < max(1, least):
@@ -125,14 +124,14 @@ class FlowerEngine:
         samples = bounded([attempt.hosts[client].samples for client in clients])
         uploads = []
         for client, count in zip(clients, samples, strict=True):
-            one = outcome.updates[client]
-            steps, sent = attempt.steps[client], (one.up.nbytes, one.gradients, one.operations)
-            uploads.append(Upload(client, one.up, steps, count, one.loss, *sent))
+            one, steps = outcome.updates[client], attempt.steps[client]
+            told = (one.loss, one.up.nbytes, one.gradients, one.operations)
+            uploads.append(Upload(client, one.up, steps, count, *told))
         gathered = gather(uploads, work, self.task.data.clients, downloads=outcome.asked)
         averaging = time.perf_counter() - began
         self.report = {
             "took_part": clients,
-            **_traffic(outcome),
+            **outcome.traffic,
             "ledger_down": gathered.download_bytes,
             "ledger_up": gathered.upload_bytes,
             "seconds": {"sampling": sampling, **outcome.seconds, "averaging": averaging},
@@ -141,7 +140,7 @@ class FlowerEngine:
 
 
 def bounded(samples: Sequence[int]) -> list[int]:
-    """Return the numbers of samples with a bounded maximum, so that no client can buy itself more than a bounded say.
+    """Return the numbers of samples with a bounded maximum, so that the weight of a client is bounded.
 
     >>> bounded([1, 3]), bounded([2, 2, 2, 10**9])
     ([1, 3], [2, 2, 2, 20])
@@ -156,7 +155,3 @@ def _uploaded(algorithm: FederatedAlgorithm) -> tuple[str, ...] | None:
         return exchange(algorithm, 1).up
     except ConfigError:
         return None
-
-
-def _traffic(outcome: Outcome) -> dict[str, int]:
-    return {"sent_bytes": outcome.sent_bytes, "received_bytes": outcome.received_bytes}

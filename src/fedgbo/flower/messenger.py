@@ -48,11 +48,10 @@ class Events:
 
     def __call__(self, kind: str, **more: Any) -> None:
         LOG.log(logging.WARNING if kind in WARNINGS else logging.INFO, "%s %s", kind, json.dumps(more))
-        if self.folder is None:
-            return
-        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "kind": kind, **more})
-        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        if self.folder is not None:
+            line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "kind": kind, **more})
+            with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
 
 
 @dataclass(frozen=True)
@@ -101,17 +100,17 @@ class Messenger:
         sizes = wire_bytes(messages)
         with _connected():
             accepted = set(self._grid.push_messages(messages))
+        ids = [message.metadata.message_id for message in messages]
         return {
-            message.metadata.dst_node_id: SentMessage(message.metadata.message_id, message.metadata.dst_node_id, size)
-            for message, size in zip(messages, sizes, strict=True)
-            if message.metadata.message_id in accepted
+            node: SentMessage(key, node, size)
+            for node, key, size in zip(contents, ids, sizes, strict=True)
+            if key in accepted
         }
 
     def fetch(self, messages: Iterable[SentMessage]) -> Iterator[tuple[SentMessage, Reply]]:
         """Yield the replies that have arrived to these messages."""
         for message in list(messages):
-            reply = self._fetch(message)
-            if reply is not None:
+            if (reply := self._fetch(message)) is not None:
                 yield message, reply
 
     def drop(self, messages: Iterable[SentMessage]) -> None:

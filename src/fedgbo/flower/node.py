@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -69,8 +69,8 @@ class _Node:
             build("algorithm", settings.algorithm, self.own)
             device_of(str(config.get("device", "cpu")))
             hosted = hosted_clients(config, settings.clients)
-            task = build_task(TaskSource.of(self.builder, settings.task, config))
-            data, model = spread(task.data, tuple(hosted), settings.clients), model_digest(task)
+            task = build_task(self.builder, settings.task, config)
+            data, model = spread(task.data, hosted, settings.clients), model_digest(task)
             if model != settings.model:
                 raise ConfigError("this node's model has other parameters (names, shapes or types) than the server's")
             answer |= {"clients": hosted, "samples": [data.size(client) for client in hosted], "model": model}
@@ -86,13 +86,13 @@ class _Node:
         algorithm = build("algorithm", settings.algorithm, self.own)
         transforms = tuple(build("transform", table, self.own) for table in settings.transforms)
         pipeline = Pipeline(FixedSize(settings.clients_per_round), transforms)
-        hosted, device = hosted_clients(config, settings.clients), str(config.get("device", "cpu"))
+        hosted, device = hosted_clients(config, settings.clients), device_of(str(config.get("device", "cpu")))
         arrays, about = {}, dict[str, Any]()
-        with reproducible(device_of(device)):
-            source = TaskSource.of(self.builder, settings.task, config)
-            engine = engine_at(source, hosted, settings, algorithm, device)
+        with reproducible(device):
+            task = build_task(self.builder, settings.task, config)
+            engine = engine_at(task, hosted, settings, algorithm, device)
             received = message.content.array_records["down"]
-            down = from_record(received, received, engine.initial_params).on(device_of(device))
+            down = from_record(received, received, engine.initial_params).on(device)
             work = Round(
                 order.round, algorithm, down, [], [], pipeline, Meter(algorithm), _states(order, settings, config)
             )
@@ -107,39 +107,27 @@ class _Node:
                     about[str(client)] = {"error": _safe_message(error)}
                     continue
                 arrays[f"up.{client}"] = to_record(upload.state.to(down.params.dtype))
-                told = {"loss": upload.loss, "samples": upload.gradients, "operations": upload.operations}
-                about[str(client)] = told
+                numbers = {"loss": upload.loss, "samples": upload.gradients, "operations": upload.operations}
+                about[str(client)] = numbers
         return to_reply(message, {"round": order.round, "attempt": order.attempt, "clients": about}, arrays)
 
 
-@dataclass(frozen=True)
-class TaskSource:
-    """What a task is built from: the builder, the task's settings and, if the builder takes it, the configuration."""
-
-    builder: TaskBuilder
-    arguments: str  # JSON
-    config: str  # JSON; empty if the builder does not take it
-
-    @classmethod
-    def of(cls, builder: TaskBuilder, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> "TaskSource":
-        """Keep the configuration only if the builder has an argument without a default."""
-        maker = find("task", builder) if isinstance(builder, str) else builder
-        needed = [name for name, must in parameters(maker).items() if must]
-        if len(needed) > 1:
-            raise ConfigError(
-                f"a task builder may have one argument without a default, the node's config, not {needed}"
-            )
-        return cls(builder, json.dumps(dict(arguments)), json.dumps(dict(config)) if needed else "")
+def build_task(builder: TaskBuilder, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
+    """Build a task once per process: a simulation's worker handles many messages, and the data may be large."""
+    maker = find("task", builder) if isinstance(builder, str) else builder
+    needed = [name for name, must in parameters(maker).items() if must]
+    if len(needed) > 1:
+        raise ConfigError(f"a task builder may have one argument without a default, the node's config, not {needed}")
+    return _built(builder, json.dumps(dict(arguments)), json.dumps(dict(config)) if needed else "")
 
 
 @lru_cache(maxsize=4)
-def build_task(source: TaskSource) -> Task:
-    """Build the task, once per process: a simulation's worker handles many messages, and the data may be large."""
-    arguments: dict[str, Any] = json.loads(source.arguments)
-    if isinstance(source.builder, str):
-        task = build("task", {**arguments, "name": source.builder})
+def _built(builder: TaskBuilder, arguments: str, config: str) -> Task:
+    """Build a task from JSON texts; the configuration is empty if the builder does not take it."""
+    if isinstance(builder, str):
+        task = build("task", {**json.loads(arguments), "name": builder})
     else:
-        task = source.builder(*([json.loads(source.config)] if source.config else []), **arguments)
+        task = builder(*([json.loads(config)] if config else []), **json.loads(arguments))
     if not isinstance(task, Task):
         raise ConfigError(f"the task builder must return a fedgbo.Task, not {type(task).__name__}")
     return task
@@ -149,9 +137,9 @@ def build_task(source: TaskSource) -> Task:
 class _EngineKey:
     """Identifies an engine; of the algorithm, its class and terms count, but not its hyperparameters."""
 
-    source: TaskSource
+    task: Task
     hosted: tuple[int, ...]  # empty if the task has the data of all clients
-    device: str
+    device: torch.device
     numbers: tuple[int | None, ...]  # from the settings
     kind: str
     settings: Settings = field(compare=False)
@@ -160,20 +148,18 @@ class _EngineKey:
 
 @lru_cache(maxsize=4)
 def _engine(key: _EngineKey) -> LocalEngine:
-    task, settings = build_task(key.source), key.settings
-    data = spread(task.data, key.hosted, settings.clients)
-    task = replace(task, data=data, clients_per_round=settings.clients_per_round, batch_size=settings.batch_size)
-    return local_engine(task, key.algorithm, settings.seed, device=device_of(key.device))
+    settings, data = key.settings, spread(key.task.data, key.hosted, key.settings.clients)
+    task = replace(key.task, data=data, clients_per_round=settings.clients_per_round, batch_size=settings.batch_size)
+    return local_engine(task, key.algorithm, settings.seed, device=key.device)
 
 
 def engine_at(
-    source: TaskSource, hosted: list[int], settings: Settings, algorithm: FederatedAlgorithm, device: str = "cpu"
+    task: Task, hosted: Sequence[int], settings: Settings, algorithm: FederatedAlgorithm, device: torch.device
 ) -> LocalEngine:
     """Return the engine that trains the hosted clients, the same one in every round if possible."""
-    all_here = build_task(source).data.clients == settings.clients
+    own = () if task.data.clients == settings.clients else tuple(hosted)
     numbers = (settings.clients, settings.clients_per_round, settings.batch_size, settings.seed)
-    kind = f"{type(algorithm)} {algorithm.terms}"
-    return _engine(_EngineKey(source, () if all_here else tuple(hosted), device, numbers, kind, settings, algorithm))
+    return _engine(_EngineKey(task, own, device, numbers, f"{type(algorithm)} {algorithm.terms}", settings, algorithm))
 
 
 def _states(order: Order, settings: Settings, config: Mapping[str, Any]) -> ClientMemory:
@@ -217,7 +203,7 @@ def hosted_clients(config: Mapping[str, Any], clients: int) -> list[int]:
     return list(range(first, clients, count))
 
 
-def spread(data: FederatedData, hosted: tuple[int, ...], clients: int) -> FederatedData:
+def spread(data: FederatedData, hosted: Sequence[int], clients: int) -> FederatedData:
     """Return data in which the node's clients have their numbers in the federation, and other clients no samples."""
     if data.clients == clients:
         return data

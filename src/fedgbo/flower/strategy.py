@@ -25,7 +25,7 @@ from fedgbo.engines.select import engine_for
 from fedgbo.experiments.request import read_request
 from fedgbo.flower.flower_engine import FlowerEngine
 from fedgbo.flower.messenger import Events
-from fedgbo.flower.node import TaskBuilder, TaskSource, build_task, model_digest
+from fedgbo.flower.node import TaskBuilder, build_task, model_digest
 from fedgbo.flower.options import Options
 from fedgbo.flower.wire import Settings
 from fedgbo.runs.checkpoint import digest
@@ -95,8 +95,7 @@ class Strategy:
             if not report:
                 return
             seconds = {**report["seconds"], **progress.seconds}
-            del seconds["training"]
-            rounded = {name: round(taken, 6) for name, taken in seconds.items()}
+            rounded = {name: round(taken, 6) for name, taken in seconds.items() if name != "training"}
             scores = {name: getattr(progress.record, name, None) for name in ("accuracy", "loss")}
             events("done_round", round=progress.ledger.round, **{**report, "seconds": rounded}, **scores)
 
@@ -170,7 +169,7 @@ def _start(grid: Grid, task: TaskBuilder | None, config: Mapping[str, Any]) -> N
     described = _read_settings(str(config.get("settings", "")), folder if resume else None)
     arguments = {key: value for key, value in described.task.items() if key != "name"}
     builder = find("task", described.task["name"]) if task is None else task
-    built = _with_clients(build_task(TaskSource.of(builder, arguments, config)), config.get("clients", 0))
+    built = _with_clients(build_task(builder, arguments, config), config.get("clients", 0))
     strategy = Strategy(
         described.fitted(built),
         described.build_algorithm(),

@@ -62,7 +62,7 @@ class Order:
 
 
 @dataclass(frozen=True, eq=False)
-class ClientUpdate:
+class Update:
     """A client's validated update."""
 
     up: State
@@ -126,7 +126,7 @@ def read_answer(content: RecordDict, order: Order) -> Mapping[str, Any]:
 
 def read_update(
     content: RecordDict, about: Mapping[str, Any], client: int, names: Sequence[str] | None, like: Tensor
-) -> ClientUpdate:
+) -> Update:
     """Return a client's update; raise DataError if it is invalid, ClientFailed if its training failed."""
     said = about.get(str(client))
     if not isinstance(said, dict):
@@ -148,37 +148,31 @@ def read_update(
     up = from_record(record, names or list(dict.fromkeys(["params", *record])), like)
     if (name := up.not_finite()) is not None:
         raise DataError(f"{name} has a NaN or an infinity")
-    return ClientUpdate(up, float(loss), samples, operations)
+    return Update(up, float(loss), samples, operations)
 
 
-def unlike(updates: Mapping[int, ClientUpdate]) -> dict[int, str]:
-    """Return the clients that upload vectors of other names than most clients do, each with the reason."""
+def outliers(updates: Mapping[int, Update], factor: float) -> dict[int, str]:
+    """Return the clients whose updates differ from the others, each with the reason.
+
+    These are updates whose vectors have other names than in most updates, and those with a disproportionately large
+    vector: its norm is more than `factor` (0: no limit) times the median of the other clients' vectors of that name.
+    The norms need at least three updates: of two, neither can be called the outlier.
+    """
     names = {client: tuple(update.up.tensors()) for client, update in updates.items()}
     counts = Counter(names.values())
     usual = max(counts, key=lambda one: (counts[one], one), default=())
-    return {
+    found = {
         client: f"it uploads {_short(', '.join(own))}, most others {_short(', '.join(usual))}"
         for client, own in names.items()
         if own != usual
     }
-
-
-def absurd(updates: Mapping[int, ClientUpdate], factor: float) -> dict[int, str]:
-    """Return the clients whose updates are disproportionately large, each with the reason.
-
-    A vector's norm is compared with the median norm of the other clients' vectors of that name. This needs at least
-    three updates: of two, neither can be called the outlier.
-    """
-    found: dict[int, str] = {}
-    if factor == 0 or len(updates) < 3:
-        return found
-    vectors = {client: update.up.tensors() for client, update in updates.items()}
-    for name in next(iter(vectors.values())):
+    vectors = {client: update.up.tensors() for client, update in updates.items() if client not in found}
+    for name in usual if factor > 0 and len(vectors) >= 3 else ():
         norms = {c: float(torch.linalg.vector_norm(own[name], dtype=torch.float64)) for c, own in vectors.items()}
         for client, norm in norms.items():
-            usual = median(other for c, other in norms.items() if c != client)
-            if usual > 0 and norm > factor * usual:
-                reason = f"the norm of {name} is {norm:.3g}, {norm / usual:.3g} times the median of the others"
+            middle = median(other for c, other in norms.items() if c != client)
+            if middle > 0 and norm > factor * middle:
+                reason = f"the norm of {name} is {norm:.3g}, {norm / middle:.3g} times the median of the others"
                 found.setdefault(client, reason)
     return found
 
