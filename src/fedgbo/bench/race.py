@@ -18,13 +18,12 @@ from fedgbo.bench.plain import PlainLoop
 from fedgbo.core.algorithm import FederatedAlgorithm
 from fedgbo.core.errors import FedGBOError
 from fedgbo.costs.operations import Meter
-from fedgbo.engines.device import keep_freed_memory
+from fedgbo.engines.device import cores, keep_freed_memory
 from fedgbo.engines.select import engine_for
 from fedgbo.optimisers import SGD, SGDm
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
 from fedgbo.runs.accounting import Accounts
-from fedgbo.runs.loop import cores
 from fedgbo.runs.record import Ledger
 from fedgbo.runs.round import Progress, Rounds
 from fedgbo.tasks import TASKS
