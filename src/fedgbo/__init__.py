@@ -18,10 +18,27 @@ from fedgbo.algorithms import (
     Mimelite,
     MimeXlite,
 )
-from fedgbo.core.aggregator import Aggregator
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import (
+    AffineOptimiser,
+    Aggregator,
+    Client,
+    Constant,
+    Exponential,
+    FederatedAlgorithm,
+    InverseSqrt,
+    MaxEntropy,
+    Mean,
+    Optimiser,
+    Proximal,
+    Sampler,
+    Schedule,
+    State,
+    Step,
+    Term,
+    Transform,
+    Upload,
+)
 from fedgbo.core.check import check
-from fedgbo.core.client import Client
 from fedgbo.core.errors import (
     ConfigError,
     DataError,
@@ -31,13 +48,6 @@ from fedgbo.core.errors import (
     RankError,
     RunFolderError,
 )
-from fedgbo.core.objective import MaxEntropy, Proximal, Term
-from fedgbo.core.optimiser import AffineOptimiser, Optimiser
-from fedgbo.core.sampler import Sampler
-from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
-from fedgbo.core.state import State
-from fedgbo.core.transform import Transform
-from fedgbo.core.upload import Mean, Upload
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
@@ -56,56 +66,10 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0"
 
 __all__ = [
-    "MFL",
-    "SCAFFOLD",
-    "SGD",
-    "Adam",
-    "AdaptiveFedOpt",
-    "AffineOptimiser",
-    "Aggregator",
-    "Client",
-    "ClipNorm",
-    "ConfigError",
-    "Constant",
-    "DataError",
-    "DivergenceError",
-    "ExactMean",
-    "Exponential",
-    "FedAvg",
-    "FedGBO",
-    "FedGBOError",
-    "FedMAX",
-    "FedProx",
-    "FederatedAlgorithm",
-    "FederatedData",
-    "FederationError",
-    "FixedSize",
-    "InverseSqrt",
-    "MaxEntropy",
-    "Mean",
-    "Median",
-    "MimeXlite",
-    "Mimelite",
-    "Optimiser",
-    "Poisson",
-    "Progress",
-    "Proximal",
-    "RMSProp",
-    "RankError",
-    "Record",
-    "Result",
-    "RunFolderError",
-    "SGDm",
-    "Sampler",
-    "Schedule",
-    "State",
-    "Step",
-    "Task",
-    "Term",
-    "Transform",
-    "Upload",
-    "__version__",
-    "check",
-    "partition",
-    "run",
-]
+    "MFL", "SCAFFOLD", "SGD", "Adam", "AdaptiveFedOpt", "AffineOptimiser", "Aggregator", "Client", "ClipNorm",
+    "ConfigError", "Constant", "DataError", "DivergenceError", "ExactMean", "Exponential", "FedAvg", "FedGBO",
+    "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
+    "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
+    "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule",
+    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "partition", "run",
+]  # fmt: skip

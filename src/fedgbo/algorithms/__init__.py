@@ -8,7 +8,7 @@ from fedgbo.algorithms.fedprox import FedProx
 from fedgbo.algorithms.mfl import MFL
 from fedgbo.algorithms.mime import Mimelite, MimeXlite
 from fedgbo.algorithms.scaffold import SCAFFOLD
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import FederatedAlgorithm
 
 ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
     "adaptivefedopt": AdaptiveFedOpt,
@@ -23,14 +23,6 @@ ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
 }
 
 __all__ = [
-    "ALGORITHMS",
-    "MFL",
-    "SCAFFOLD",
-    "AdaptiveFedOpt",
-    "FedAvg",
-    "FedGBO",
-    "FedMAX",
-    "FedProx",
-    "MimeXlite",
+    "ALGORITHMS", "MFL", "SCAFFOLD", "AdaptiveFedOpt", "FedAvg", "FedGBO", "FedMAX", "FedProx", "MimeXlite",
     "Mimelite",
-]
+]  # fmt: skip

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.client import Client
-from fedgbo.core.state import State
+from fedgbo.core import Client, FederatedAlgorithm, State
 from fedgbo.optimisers.sgd import SGD
 
 

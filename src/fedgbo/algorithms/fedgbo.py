@@ -5,12 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.client import Client
+from fedgbo.core import AffineOptimiser, Client, FederatedAlgorithm, Mean, Optimiser, State
 from fedgbo.core.errors import ConfigError
-from fedgbo.core.optimiser import AffineOptimiser, Optimiser
-from fedgbo.core.state import State
-from fedgbo.core.upload import Mean
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,8 @@
 
 from dataclasses import dataclass
 
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import Client, FederatedAlgorithm, Number, Proximal, State, Term
 from fedgbo.core.checks import not_negative
-from fedgbo.core.client import Client
-from fedgbo.core.objective import Proximal, Term
-from fedgbo.core.schedule import Number
-from fedgbo.core.state import State
 from fedgbo.optimisers.sgd import SGD
 
 

@@ -5,11 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.client import Client
-from fedgbo.core.optimiser import Optimiser
-from fedgbo.core.state import State
-from fedgbo.core.upload import Mean
+from fedgbo.core import Client, FederatedAlgorithm, Mean, Optimiser, State
 
 
 @dataclass(frozen=True)

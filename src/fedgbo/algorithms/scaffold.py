@@ -5,13 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import AffineOptimiser, Client, FederatedAlgorithm, Mean, Number, State, Stats
 from fedgbo.core.checks import positive
-from fedgbo.core.client import Client
-from fedgbo.core.optimiser import AffineOptimiser, Stats
-from fedgbo.core.schedule import Number
-from fedgbo.core.state import State
-from fedgbo.core.upload import Mean
 from fedgbo.optimisers.sgd import SGD
 
 

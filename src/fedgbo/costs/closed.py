@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedGBO, Mimelite, MimeXlite
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import FederatedAlgorithm, Proximal
 from fedgbo.core.errors import ConfigError
-from fedgbo.core.objective import Proximal
 from fedgbo.costs.flops import local_update_flops
 from fedgbo.costs.operations import step_operations
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm

@@ -14,11 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedAvg, FedGBO, FedMAX, FedProx, Mimelite, MimeXlite
-from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.client import Client
-from fedgbo.core.objective import MaxEntropy, Proximal
-from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
-from fedgbo.core.state import State
+from fedgbo.core import AffineOptimiser, Client, FederatedAlgorithm, MaxEntropy, Optimiser, Proximal, State, Stats
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 
 FIXED: dict[type, int] = {SGD: 2, SGDm: 5, RMSProp: 5, Adam: 8}  # per parameter and local step, with fixed statistics

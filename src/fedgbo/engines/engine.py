@@ -8,10 +8,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.optimiser import Stats
-from fedgbo.core.state import State
-from fedgbo.core.upload import Mean, Upload
+from fedgbo.core import FederatedAlgorithm, Mean, State, Stats, Upload
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.flat import FlatModel
 from fedgbo.pipeline import Pipeline

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgbo.core import AffineStep, Term
 from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.core.objective import Term
-from fedgbo.core.optimiser import AffineStep
 from fedgbo.engines.layers import accelerate
 from fedgbo.engines.layers.stack import StackRunner, runner_for
 from fedgbo.native import step_in_place

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core.objective import Proximal
-from fedgbo.core.optimiser import AffineStep
+from fedgbo.core import AffineStep, Proximal
 from fedgbo.data.samples import SparseSamples
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import SimulatedClient

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.upload import Upload
+from fedgbo.core import FederatedAlgorithm, Upload
 from fedgbo.engines.engine import Gathered, Round, gather
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import Pause, PlainEngine

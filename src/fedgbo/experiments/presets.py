@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from fedgbo.core import Optimiser
 from fedgbo.core.errors import ConfigError, unknown
-from fedgbo.core.optimiser import Optimiser
 from fedgbo.runs.describe import find, parameters
 
 COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]

@@ -12,10 +12,9 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import FederatedAlgorithm, Upload
 from fedgbo.core.errors import ConfigError, FederationError
 from fedgbo.core.random import stream
-from fedgbo.core.upload import Upload
 from fedgbo.costs.closed import exchange
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
 from fedgbo.flower.exchange import Attempt, Exchange, Outcome

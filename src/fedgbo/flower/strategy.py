@@ -15,10 +15,9 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import ValidationError
 
 from fedgbo import __version__
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import FederatedAlgorithm, at_round
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, unknown
-from fedgbo.core.schedule import at_round
 from fedgbo.engines.device import cores
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for

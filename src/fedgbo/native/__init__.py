@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgbo.core.optimiser import AffineStep
+from fedgbo.core import AffineStep
 
 HERE = Path(__file__).parent
 SOURCES = ("conv.c", "gru.c", "pool.c", "sparse.c", "stack.c", "step.c", "sum.c", "walk.c")

@@ -1,6 +1,6 @@
 """Optimisers, one formula family a file, and their catalogue."""
 
-from fedgbo.core.optimiser import Optimiser
+from fedgbo.core import Optimiser
 from fedgbo.optimisers.adam import Adam
 from fedgbo.optimisers.rmsprop import RMSProp
 from fedgbo.optimisers.sgd import SGD

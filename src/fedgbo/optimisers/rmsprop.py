@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedgbo.core import AffineOptimiser, Number, Stats
 from fedgbo.core.checks import decay, positive
-from fedgbo.core.optimiser import AffineOptimiser, Stats
-from fedgbo.core.schedule import Number
 
 
 @dataclass(frozen=True)

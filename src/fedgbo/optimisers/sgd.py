@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
+from fedgbo.core import AffineOptimiser, Number, Stats
 from fedgbo.core.checks import positive
-from fedgbo.core.optimiser import AffineOptimiser, Stats
-from fedgbo.core.schedule import Number
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedgbo.core.aggregator import Aggregator
+from fedgbo.core import Aggregator, Mean, Sampler, Transform, Upload
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.random import stream
-from fedgbo.core.sampler import Sampler
-from fedgbo.core.transform import Transform
-from fedgbo.core.upload import Mean, Upload
 from fedgbo.pipeline.aggregators import ExactMean
 from fedgbo.pipeline.samplers import FixedSize
 

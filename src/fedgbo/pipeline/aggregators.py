@@ -14,10 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core.aggregator import Aggregator
+from fedgbo.core import Aggregator, State, Upload
 from fedgbo.core.errors import ConfigError
-from fedgbo.core.state import State
-from fedgbo.core.upload import Upload
 from fedgbo.native import TYPES, library
 
 HELD = 32 * 2**20  # bytes of uploads that are added in one pass: several vectors cost little more than one

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedgbo.core import Number, State, Transform, Upload, with_state
 from fedgbo.core.checks import positive
-from fedgbo.core.schedule import Number
-from fedgbo.core.state import State
-from fedgbo.core.transform import Transform, with_state
-from fedgbo.core.upload import Upload
 
 
 @dataclass(frozen=True)

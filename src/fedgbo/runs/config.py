@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import FederatedAlgorithm
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.core.random import permutation

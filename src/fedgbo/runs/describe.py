@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.algorithms import ALGORITHMS
+from fedgbo.core import SCHEDULES, TERMS
 from fedgbo.core.errors import ConfigError, FedGBOError, unknown
-from fedgbo.core.objective import TERMS
-from fedgbo.core.schedule import SCHEDULES
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline.aggregators import AGGREGATORS
 from fedgbo.pipeline.samplers import SAMPLERS

@@ -10,13 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgbo.core.aggregator import Aggregator
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import Aggregator, FederatedAlgorithm, Sampler, Transform
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, unknown
 from fedgbo.core.random import check_seed
-from fedgbo.core.sampler import Sampler
-from fedgbo.core.transform import Transform
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, device_of, keep_freed_memory, reproducible
 from fedgbo.engines.engine import Engine

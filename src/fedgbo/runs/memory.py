@@ -13,8 +13,8 @@ import safetensors
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from fedgbo.core import Stats
 from fedgbo.core.errors import RunFolderError
-from fedgbo.core.optimiser import Stats
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.files import write_atomic
 

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import FederatedAlgorithm, State
 from fedgbo.core.check import check, optimisers_of
 from fedgbo.core.errors import ConfigError, RunFolderError, unknown
-from fedgbo.core.state import State
 from fedgbo.engines.engine import Engine
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline import Pipeline

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
-from fedgbo.core.state import State
+from fedgbo.core import State
 from fedgbo.runs.record import Record
 from fedgbo.tasks.task import Task
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core import FederatedAlgorithm, State, at_round
 from fedgbo.core.errors import ConfigError, DivergenceError
-from fedgbo.core.schedule import at_round
-from fedgbo.core.state import State
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Engine, Round
 from fedgbo.pipeline import Pipeline

@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgbo.core import Mean, State, Stats, Upload
 from fedgbo.core.errors import ConfigError, RankError
-from fedgbo.core.optimiser import Stats
-from fedgbo.core.state import State
-from fedgbo.core.upload import Mean, Upload
 from fedgbo.engines.engine import Gathered, LocalEngine, Round
 from fedgbo.engines.torchrun.ranks import Ranks, Row
 from fedgbo.pipeline.aggregators import ExactMean, ExactSum, WeightedSum, check_alike

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from fedgbo.algorithms import ALGORITHMS
-from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.optimiser import Optimiser
+from fedgbo.core import FederatedAlgorithm, Optimiser
 from fedgbo.costs.closed import Workload, client_cost, exchange
 from fedgbo.costs.operations import FIXED, MOVING
 from fedgbo.experiments.presets import algorithm_table, optimiser_slots, takes_optimiser

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedgbo.core import Optimiser
 from fedgbo.core.errors import ConfigError
-from fedgbo.core.optimiser import Optimiser
 from fedgbo.core.random import stream
 from fedgbo.experiments.paper.cost_tables import caption, captioned, example_optimiser, printed_rows
 from fedgbo.optimisers import OPTIMISERS

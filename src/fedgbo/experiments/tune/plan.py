@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from fedgbo.core import Optimiser
 from fedgbo.core.checks import whole
 from fedgbo.core.errors import ConfigError
-from fedgbo.core.optimiser import Optimiser
 from fedgbo.core.random import permutation
 from fedgbo.experiments import shelf
 from fedgbo.experiments.presets import algorithm_table, known_name, optimiser_slots
