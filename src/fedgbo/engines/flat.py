@@ -128,7 +128,7 @@ class FlatModel:
             return "the whole network in one call of C code"
         if self.module is not self.original:
             return "torch's autograd with faster layers in the place of known ones"
-        return "torch's autograd"
+        return "torch's autograd with torch's own layers"
 
     def _keep_hidden(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._hidden = args[0]

@@ -68,8 +68,9 @@ class PlainEngine:
         seed: int,
         device: torch.device | str = "cpu",
         descent: Descent | None = None,
+        why: str = "",
     ) -> None:
-        self.task, self.seed, self.descent = task, seed, descent
+        self.task, self.seed, self.descent, self.why = task, seed, descent, why
         self.device = torch.device(device)
         self.model = FlatModel(self.build_model(), task.loss, fast=descent is not None)
         self.initial_params = self.model.params.clone()
@@ -81,7 +82,8 @@ class PlainEngine:
     @property
     def choice(self) -> str:
         textbook = f"the textbook loop, gradients by {self.model.kind}"
-        return f"one client at a time; {textbook if self.descent is None else self.descent.explain(self.model)}"
+        how = textbook if self.descent is None else self.descent.explain(self.model)
+        return f"one client at a time, {how} ({self.why})"
 
     def _draws_random_numbers(self) -> bool:
         """Return whether training the model draws from torch's generator, as dropout does."""

@@ -57,32 +57,35 @@ def local_engine(
     if engine not in ENGINES:
         raise ConfigError(unknown("engine", engine, ENGINES))
     if engine == "plain":
-        return PlainEngine(task, algorithm, seed, device)
-    plain = PlainEngine(task, algorithm, seed, device, InPlace())
+        return PlainEngine(task, algorithm, seed, device, why="--engine plain")
+    plain = PlainEngine(task, algorithm, seed, device, InPlace(), f"device {device}")
     if plain.device.type != "cpu":
         return plain
     sparse = sparse_descent(task, plain.model.original)
     if sparse is not None:
-        return PlainEngine(task, algorithm, seed, device, sparse)
+        return PlainEngine(task, algorithm, seed, device, sparse, "the model is linear and the samples are sparse")
     workers = min(workers, task.cohort_size)
-    return ThreadedEngine(plain, algorithm, workers, task.cohort_size) if _worth(plain, workers) else plain
+    pays, plain.why = _threads_pay(plain, workers)
+    return ThreadedEngine(plain, algorithm, workers, task.cohort_size) if pays else plain
 
 
 def explain(engine: Engine) -> str:
     """Say which implementation of `Client.descend` was chosen, and why."""
-    native = (
-        "C code is compiled and used where it applies" if library() else "no C code: FEDGBO_NATIVE=0 or no compiler"
-    )
-    return f"{engine.choice} ({native})"
+    native = "C code is built" if library() else "there is no C code: FEDGBO_NATIVE=0, or no compiler"
+    return f"{engine.choice}; {native}"
 
 
-def _worth(plain: PlainEngine, workers: int) -> bool:
-    """Return whether threads pay: several workers, a large model, and no random numbers that they would share."""
+def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
+    """Return whether to train clients in threads, and why."""
     task = plain.task
+    if workers < 2:
+        return False, "there is one worker, or one client a round"
+    if plain.draws:
+        return False, "the model draws random numbers, which threads would share"
     batch = task.batch_size or len(task.data.train) // task.data.clients
-    if workers < 2 or plain.draws:
-        return False
     try:
-        return batch * forward_macs(plain.model.original, plain.sample[0]) >= WORTH_THREADS
+        macs = batch * forward_macs(plain.model.original, plain.sample[0])
     except Exception:  # whatever a user's module raises where it is watched; the run's record has a note then
-        return False
+        return False, "the size of the model could not be counted"
+    few = f"threads pay from {WORTH_THREADS:,} on"
+    return macs >= WORTH_THREADS, f"a minibatch takes {macs:,} multiply-adds, {few}"
