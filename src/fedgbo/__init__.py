@@ -18,26 +18,7 @@ from fedgbo.algorithms import (
     Mimelite,
     MimeXlite,
 )
-from fedgbo.core import (
-    AffineOptimiser,
-    Aggregator,
-    Client,
-    Constant,
-    Exponential,
-    FederatedAlgorithm,
-    InverseSqrt,
-    MaxEntropy,
-    Mean,
-    Optimiser,
-    Proximal,
-    Sampler,
-    Schedule,
-    State,
-    Step,
-    Term,
-    Transform,
-    Upload,
-)
+from fedgbo.core import Aggregator, Client, FederatedAlgorithm, Mean, Sampler, State, Transform, Upload
 from fedgbo.core.check import check
 from fedgbo.core.errors import (
     ConfigError,
@@ -48,6 +29,9 @@ from fedgbo.core.errors import (
     RankError,
     RunFolderError,
 )
+from fedgbo.core.objective import MaxEntropy, Proximal, Term
+from fedgbo.core.optimiser import AffineOptimiser, Optimiser
+from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm

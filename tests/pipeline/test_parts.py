@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import fedgbo
+from fedgbo.core.pipeline import with_state
 from fedgbo.core.random import stream
 from fedgbo.core.state import State
-from fedgbo.core.transform import with_state
 from fedgbo.core.upload import Mean, Upload
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineOptimiser, Client, FederatedAlgorithm, Mean, Optimiser, State
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import AffineOptimiser, Client, ConfigError, FederatedAlgorithm, Mean, Optimiser, State
 
 
 @dataclass(frozen=True)

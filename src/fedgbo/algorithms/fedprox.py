@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedgbo.core import Client, FederatedAlgorithm, Number, Proximal, State, Term
-from fedgbo.core.checks import not_negative
+from fedgbo.core import Client, FederatedAlgorithm, Number, Proximal, State, Term, not_negative
 from fedgbo.optimisers.sgd import SGD
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineOptimiser, Client, FederatedAlgorithm, Mean, Number, State, Stats
-from fedgbo.core.checks import positive
+from fedgbo.core import AffineOptimiser, Client, FederatedAlgorithm, Mean, Number, State, Stats, positive
 from fedgbo.optimisers.sgd import SGD
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from fedgbo.bench.plain import PlainLoop
 from fedgbo.bench.race import BenchError
 from fedgbo.bench.report import LEARNING_RATES
-from fedgbo.core.errors import ConfigError, MissingExtraError, unknown
+from fedgbo.core import ConfigError, MissingExtraError, unknown
 from fedgbo.engines.batches import minibatches
 from fedgbo.engines.device import cores
 from fedgbo.tasks import TASKS

@@ -15,8 +15,7 @@ import torch
 
 from fedgbo.algorithms import FedAvg, FedGBO
 from fedgbo.bench.plain import PlainLoop
-from fedgbo.core import FederatedAlgorithm
-from fedgbo.core.errors import FedGBOError
+from fedgbo.core import FederatedAlgorithm, FedGBOError
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, keep_freed_memory
 from fedgbo.engines.select import engine_for

@@ -11,8 +11,7 @@ from fedgbo.bench.peers import PEERS, measure_peer
 from fedgbo.bench.report import LEARNING_RATES, Row, measure, shortfalls
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
-from fedgbo.core.checks import positive, whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError, positive, whole
 from fedgbo.engines.device import cores
 from fedgbo.reports.table import quantity
 

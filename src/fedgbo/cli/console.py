@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from typer.core import TyperGroup
 
-from fedgbo.core.errors import FedGBOError, MissingExtraError
+from fedgbo.core import FedGBOError, MissingExtraError
 from fedgbo.experiments.jobs import Job, News
 from fedgbo.reports.charts import save_chart
 from fedgbo.reports.table import Cell, Table

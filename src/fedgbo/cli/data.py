@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json
-from fedgbo.core.errors import ConfigError, DataError, unknown
+from fedgbo.core import ConfigError, DataError, unknown
 from fedgbo.data.cifar100 import read_cifar100
 from fedgbo.data.femnist import read_femnist
 from fedgbo.data.fetch import fetch as download

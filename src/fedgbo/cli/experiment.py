@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, many_runs, out, plain_table, save_chart_if_possible, show_table, stopped_by_ctrl_c
-from fedgbo.core.errors import DivergenceError, RunFolderError
+from fedgbo.core import DivergenceError, RunFolderError
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.paper import TABLES

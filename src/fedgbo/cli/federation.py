@@ -13,7 +13,7 @@ from typer import Argument, Option
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out
 from fedgbo.cli.federation_view import EventView, follow_run, printable, resumable, show_digests, show_result
-from fedgbo.core.errors import ConfigError, FederationError, unknown
+from fedgbo.core import ConfigError, FederationError, unknown
 from fedgbo.experiments.request import read_request
 from fedgbo.federation.app_folder import OPTIONS, SETTINGS, write_app
 from fedgbo.federation.control import control

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from fedgbo.cli.console import err, out, print_json, score
-from fedgbo.core.errors import FederationError
+from fedgbo.core import FederationError
 from fedgbo.federation.control import Control
 from fedgbo.federation.monitor import Event, EventFile, digest_of, follow, simulated
 from fedgbo.federation.processes import Process

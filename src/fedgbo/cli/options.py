@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from fedgbo.cli.console import err
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, FedGBOError
+from fedgbo.core import ConfigError, FedGBOError, whole
 from fedgbo.engines.device import cores
 from fedgbo.experiments.request import point_at, read_request
 from fedgbo.runs.config import RunConfig

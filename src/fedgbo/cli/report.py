@@ -16,7 +16,7 @@ from typer import Argument, Option
 
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
-from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.reports.label_skew import labels_of
 from fedgbo.reports.load import collect
 from fedgbo.reports.report_files import build_page, write_figures

@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import one_run, out, print_json, say
-from fedgbo.core.errors import ConfigError, DivergenceError, RankError
+from fedgbo.core import ConfigError, DivergenceError, RankError
 from fedgbo.costs.closed import exchange
 from fedgbo.reports.table import quantity
 from fedgbo.runs.checkpoint import digest

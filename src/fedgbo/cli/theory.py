@@ -11,7 +11,7 @@ from typer import Option
 
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError
 from fedgbo.experiments.theory.bound import (
     Condition,
     Problem,

@@ -1,18 +1,33 @@
-"""The contracts that everything else is made of; imports nothing else of ours."""
+"""The contracts that everything else is made of, schedules, random streams and errors; imports nothing else of ours."""
 
-from fedgbo.core.aggregator import Aggregator
 from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.checks import decay, not_negative, positive, whole
 from fedgbo.core.client import Client
+from fedgbo.core.errors import (
+    ConfigError,
+    DataError,
+    DivergenceError,
+    FederationError,
+    FedGBOError,
+    FolderBusyError,
+    MissingExtraError,
+    RankError,
+    RunFolderError,
+    unknown,
+)
 from fedgbo.core.objective import TERMS, MaxEntropy, Proximal, Term
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
-from fedgbo.core.sampler import Sampler
+from fedgbo.core.pipeline import Aggregator, Sampler, Transform, with_state
+from fedgbo.core.random import Rows, check_seed, name_of, permutation, stream, torch_seed
 from fedgbo.core.schedule import SCHEDULES, Constant, Exponential, InverseSqrt, Number, Schedule, Step, at_round
 from fedgbo.core.state import State
-from fedgbo.core.transform import Transform, with_state
 from fedgbo.core.upload import Mean, Upload
 
 __all__ = [
-    "SCHEDULES", "TERMS", "AffineOptimiser", "AffineStep", "Aggregator", "Client", "Constant", "Exponential",
-    "FederatedAlgorithm", "InverseSqrt", "MaxEntropy", "Mean", "Number", "Optimiser", "Proximal", "Sampler", "Schedule",
-    "State", "Stats", "Step", "Term", "Transform", "Upload", "at_round", "with_state",
+    "SCHEDULES", "TERMS", "AffineOptimiser", "AffineStep", "Aggregator", "Client", "ConfigError", "Constant",
+    "DataError", "DivergenceError", "Exponential", "FedGBOError", "FederatedAlgorithm", "FederationError",
+    "FolderBusyError", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number", "Optimiser", "Proximal",
+    "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "State", "Stats", "Step", "Term", "Transform",
+    "Upload", "at_round", "check_seed", "decay", "name_of", "not_negative", "permutation", "positive", "stream",
+    "torch_seed", "unknown", "whole", "with_state",
 ]  # fmt: skip

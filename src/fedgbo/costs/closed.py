@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedGBO, Mimelite, MimeXlite
-from fedgbo.core import FederatedAlgorithm, Proximal
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError, FederatedAlgorithm, Proximal
 from fedgbo.costs.flops import local_update_flops
 from fedgbo.costs.operations import step_operations
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from fedgbo.core.errors import DataError
+from fedgbo.core import DataError
 
 MAGIC: dict[bytes, Callable[[BinaryIO], object]] = {
     b"\xfd7zXZ\x00": lzma.LZMAFile,

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import DataError
-from fedgbo.core.random import check_seed
+from fedgbo.core import DataError, check_seed, whole
 from fedgbo.data.archives import SourceFile, source_files
 from fedgbo.data.hdf5 import tff_clients
 from fedgbo.data.partition import pachinko

@@ -8,9 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.core.random import Rows, permutation
+from fedgbo.core import ConfigError, DataError, Rows, permutation, whole
 from fedgbo.data.samples import Samples, TensorSamples
 
 Pair = tuple[Any, Any]  # inputs and targets, each anything that numpy or torch can read

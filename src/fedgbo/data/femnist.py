@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.core.errors import DataError
+from fedgbo.core import DataError
 from fedgbo.data.archives import SourceFile, source_files
 from fedgbo.data.hdf5 import tff_clients
 from fedgbo.data.leaf import check_same_users, leaf_files, users

@@ -20,7 +20,7 @@ from urllib import request
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from fedgbo.core.errors import ConfigError, DataError, unknown
+from fedgbo.core import ConfigError, DataError, unknown
 
 CHUNK = 1 << 17
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes that are worth a retry

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from fedgbo.core.errors import DataError, MissingExtraError
+from fedgbo.core import DataError, MissingExtraError
 from fedgbo.data.archives import SourceFile
 
 GROUP = "examples"

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.core.random import Rows
+from fedgbo.core import ConfigError, DataError, Rows
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.samples import LabelledSamples
 from fedgbo.data.store import Array

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
-from fedgbo.core.errors import DataError
+from fedgbo.core import DataError
 from fedgbo.data.archives import SourceFile, source_files
 
 ROLE = re.compile(r"(?:^|[/_.-])(train|test)(?=[/_.-])")

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.core.checks import positive, whole
-from fedgbo.core.errors import DataError
-from fedgbo.core.random import Rows, check_seed, stream
+from fedgbo.core import DataError, Rows, check_seed, positive, stream, whole
 
 
 def iid(samples: int | Sequence[Any], clients: int, seed: int = 0) -> list[Rows]:

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core.errors import DataError
-from fedgbo.core.random import Rows
+from fedgbo.core import DataError, Rows
 from fedgbo.data.store import Array
 
 WINDOW = 80  # characters of a window

@@ -13,9 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.core.random import check_seed, stream
+from fedgbo.core import ConfigError, DataError, check_seed, stream, whole
 from fedgbo.data.archives import SourceFile, raw_file
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.leaf import LeafUser, check_same_users, leaf_files, users

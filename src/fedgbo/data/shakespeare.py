@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedgbo.core.errors import ConfigError, DataError
+from fedgbo.core import ConfigError, DataError
 from fedgbo.data.archives import SourceFile, raw_file
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.leaf import LeafUser, check_same_users, leaf_files, users

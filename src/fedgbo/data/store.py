@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from fedgbo.core.errors import DataError
+from fedgbo.core import DataError
 
 FORMAT = 1
 VARIABLE = "FEDGBO_DATA"

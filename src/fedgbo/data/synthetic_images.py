@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from fedgbo.core.checks import whole
-from fedgbo.core.random import Rows, check_seed, stream
+from fedgbo.core import Rows, check_seed, stream, whole
 from fedgbo.data.partition import pachinko
 from fedgbo.data.store import Array
 

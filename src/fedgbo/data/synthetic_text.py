@@ -9,8 +9,7 @@ label. Each user has topics with tokens of their own, and a share of positive tw
 
 import numpy as np
 
-from fedgbo.core.checks import whole
-from fedgbo.core.random import check_seed, stream
+from fedgbo.core import check_seed, stream, whole
 from fedgbo.data.samples import WINDOW, SparseSamples
 from fedgbo.data.sent140 import FEATURES, packed_half
 from fedgbo.data.shakespeare import VOCABULARY

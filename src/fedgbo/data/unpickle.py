@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fedgbo.core.errors import DataError
+from fedgbo.core import DataError
 from fedgbo.data.store import Array
 
 INTEGERS = {f"{sign}{size}": size for sign in "iu" for size in (1, 2, 4, 8)}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedgbo.core.random import Rows, name_of, permutation
+from fedgbo.core import Rows, name_of, permutation
 from fedgbo.native import library
 
 

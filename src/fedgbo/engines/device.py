@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # <malloc.h>
 LARGE = 1 << 30

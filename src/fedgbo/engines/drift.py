@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineStep, FederatedAlgorithm, Upload
-from fedgbo.core.errors import DivergenceError
+from fedgbo.core import AffineStep, DivergenceError, FederatedAlgorithm, Upload
 from fedgbo.engines.device import generator_of
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
 from fedgbo.engines.flat import FlatModel

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core import AffineStep, Term
-from fedgbo.core.errors import ConfigError, DataError
+from fedgbo.core import AffineStep, ConfigError, DataError, Term
 from fedgbo.engines.layers import accelerate
 from fedgbo.engines.layers.stack import StackRunner, runner_for
 from fedgbo.native import step_in_place

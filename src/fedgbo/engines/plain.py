@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgbo.core import AffineOptimiser, AffineStep, Client, FederatedAlgorithm, Optimiser, Stats, Upload
+from fedgbo.core import Client, FederatedAlgorithm, Upload
 from fedgbo.core.errors import ConfigError, DataError, DivergenceError
+from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, stream, torch_seed
 from fedgbo.data.samples import Samples
 from fedgbo.engines.batches import minibatches

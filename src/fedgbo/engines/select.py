@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fedgbo.core import FederatedAlgorithm
-from fedgbo.core.errors import ConfigError, unknown
+from fedgbo.core import ConfigError, FederatedAlgorithm, unknown
 from fedgbo.costs.flops import forward_macs
 from fedgbo.engines.drift import MeasuringEngine
 from fedgbo.engines.engine import Engine, LocalEngine

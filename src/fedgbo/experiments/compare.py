@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError, whole
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.presets import takes_optimiser
 from fedgbo.experiments.request import read_request

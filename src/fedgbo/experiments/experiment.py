@@ -16,8 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, FedGBOError, unknown
+from fedgbo.core import ConfigError, FedGBOError, unknown, whole
 from fedgbo.experiments.compare import parse_entry
 from fedgbo.experiments.presets import takes_optimiser, task_names
 from fedgbo.experiments.request import SETTINGS, Request, explain, parse_override, read_request, read_toml

@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from fedgbo.core.errors import DivergenceError, FedGBOError, FolderBusyError, RunFolderError
+from fedgbo.core import DivergenceError, FedGBOError, FolderBusyError, RunFolderError
 from fedgbo.engines.device import cores
 from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.folder import RunFolder

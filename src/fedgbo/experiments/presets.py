@@ -8,8 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fedgbo.core import Optimiser
-from fedgbo.core.errors import ConfigError, unknown
+from fedgbo.core import ConfigError, Optimiser, unknown
 from fedgbo.runs.describe import find, parameters
 
 COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]

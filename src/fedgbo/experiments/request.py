@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedgbo.core.errors import ConfigError, FedGBOError, unknown
+from fedgbo.core import ConfigError, FedGBOError, unknown
 from fedgbo.experiments.presets import algorithm_table, known_name, preset, preset_of, presets, task_names
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find

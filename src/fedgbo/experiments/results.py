@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedgbo.core.errors import FolderBusyError, RunFolderError
+from fedgbo.core import FolderBusyError, RunFolderError
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core import RunFolderError
 from fedgbo.reports.load import RunData, load_run
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.files import write_atomic

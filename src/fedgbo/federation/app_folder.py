@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core import RunFolderError
 from fedgbo.runs.config import RunConfig
 
 SETTINGS = "settings.toml"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.errors import ConfigError, FederationError
+from fedgbo.core import ConfigError, FederationError
 from fedgbo.federation.credentials import require_flower
 from fedgbo.federation.network import Address, check_server
 

@@ -14,8 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, MissingExtraError, RunFolderError
+from fedgbo.core import ConfigError, MissingExtraError, RunFolderError, whole
 from fedgbo.federation.network import EVERYWHERE, LOOPBACK, check_host, ip_of
 
 PRIVATE_FILE = 0o600

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.core import ConfigError, RunFolderError, whole
 from fedgbo.federation.app_folder import SETTINGS, check_new, write_app
 from fedgbo.federation.control import Control, control
 from fedgbo.federation.credentials import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.errors import FederationError, RunFolderError
+from fedgbo.core import FederationError, RunFolderError
 from fedgbo.federation.control import Control, Status
 from fedgbo.federation.credentials import PRIVATE_FILE
 from fedgbo.federation.processes import Process, Tail, without_colours

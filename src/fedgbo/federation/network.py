@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgbo.core.errors import ConfigError, FederationError, RunFolderError
+from fedgbo.core import ConfigError, FederationError, RunFolderError
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::")

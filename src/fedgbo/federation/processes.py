@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgbo.core.errors import FederationError, MissingExtraError
+from fedgbo.core import FederationError, MissingExtraError
 from fedgbo.federation.credentials import PRIVATE_FILE, private_folder, require_flower
 
 GRACE = 10.0  # seconds for processes to end after SIGTERM

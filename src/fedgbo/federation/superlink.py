@@ -4,7 +4,7 @@ import datetime
 import json
 from pathlib import Path
 
-from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower
 from fedgbo.federation.network import EVERYWHERE, LOOPBACK, Address, answers, check_free, is_loopback
 from fedgbo.federation.processes import Process, flower_command, flower_environment, stop

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fedgbo.core.errors import ConfigError, FederationError
+from fedgbo.core import ConfigError, FederationError
 from fedgbo.federation.credentials import NodeFolder
 from fedgbo.federation.network import LOOPBACK, Address, check_server, free_ports
 from fedgbo.federation.processes import Process, Tail, flower_command, flower_environment, stop, without_colours

@@ -6,7 +6,7 @@ app = fedgbo.flower.server_app(my_task)  # server_app.py
 The only package that knows Flower's messages. Optional dependency: pip install 'fedgbo[flower]'.
 """
 
-from fedgbo.core.errors import MissingExtraError
+from fedgbo.core import MissingExtraError
 
 try:
     import flwr  # noqa: F401

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fedgbo.core.errors import DataError
+from fedgbo.core import DataError
 from fedgbo.flower.messenger import Events, Messenger, Reply, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.roster import Host, Roster

@@ -12,9 +12,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedgbo.core import FederatedAlgorithm, Upload
-from fedgbo.core.errors import ConfigError, FederationError
-from fedgbo.core.random import stream
+from fedgbo.core import ConfigError, FederatedAlgorithm, FederationError, Upload, stream
 from fedgbo.costs.closed import exchange
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
 from fedgbo.flower.exchange import Attempt, Exchange, Outcome

@@ -19,7 +19,7 @@ import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedgbo.core.errors import FederationError
+from fedgbo.core import FederationError
 from fedgbo.flower.wire import ACTION, wire_bytes
 
 MEANINGS = {

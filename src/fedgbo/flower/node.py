@@ -21,8 +21,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedgbo import __version__
-from fedgbo.core import FederatedAlgorithm
-from fedgbo.core.errors import ConfigError, FedGBOError
+from fedgbo.core import ConfigError, FederatedAlgorithm, FedGBOError
 from fedgbo.costs.operations import Meter
 from fedgbo.data.federated import FederatedData
 from fedgbo.engines.device import device_of, reproducible

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedgbo.core.checks import not_negative, positive, whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError, not_negative, positive, whole
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from fedgbo.core.errors import DataError
+from fedgbo.core import DataError
 from fedgbo.flower.messenger import Events, Messenger, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.wire import MAX_SAMPLES, Settings, json_in, to_content

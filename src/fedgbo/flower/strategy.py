@@ -15,9 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import ValidationError
 
 from fedgbo import __version__
-from fedgbo.core import FederatedAlgorithm, at_round
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, unknown
+from fedgbo.core import ConfigError, FederatedAlgorithm, at_round, unknown, whole
 from fedgbo.engines.device import cores
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for

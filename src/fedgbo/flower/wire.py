@@ -21,8 +21,7 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from fedgbo import __version__
-from fedgbo.core import State
-from fedgbo.core.errors import ConfigError, DataError
+from fedgbo.core import ConfigError, DataError, State
 
 KEY = "fedgbo"  # of our record in a message
 ACTION = "fedgbo"  # of our messages; an app may have handlers for other actions

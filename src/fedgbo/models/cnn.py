@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from fedgbo.core.checks import whole
+from fedgbo.core import whole
 
 
 def paper_cnn(channels: int, size: int, classes: int) -> nn.Module:

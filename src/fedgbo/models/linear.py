@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError
 
 
 class SparseLinear(nn.Linear):

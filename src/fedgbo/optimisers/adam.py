@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineOptimiser, Number, Stats
-from fedgbo.core.checks import decay, positive
+from fedgbo.core import AffineOptimiser, Number, Stats, decay, positive
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedgbo.core import AffineOptimiser, Number, Stats
-from fedgbo.core.checks import positive
+from fedgbo.core import AffineOptimiser, Number, Stats, positive
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedgbo.core import Aggregator, Mean, Sampler, Transform, Upload
-from fedgbo.core.errors import ConfigError
-from fedgbo.core.random import stream
+from fedgbo.core import Aggregator, ConfigError, Mean, Sampler, Transform, Upload, stream
 from fedgbo.pipeline.aggregators import ExactMean
 from fedgbo.pipeline.samplers import FixedSize
 

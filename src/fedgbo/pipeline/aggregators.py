@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core import Aggregator, State, Upload
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import Aggregator, ConfigError, State, Upload
 from fedgbo.native import TYPES, library
 
 HELD = 32 * 2**20  # bytes of uploads that are added in one pass: several vectors cost little more than one

@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedgbo.core import Sampler
-from fedgbo.core.checks import positive, whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError, Sampler, positive, whole
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedgbo.core import Number, State, Transform, Upload, with_state
-from fedgbo.core.checks import positive
+from fedgbo.core import Number, State, Transform, Upload, positive, with_state
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.errors import ConfigError, MissingExtraError
+from fedgbo.core import ConfigError, MissingExtraError
 from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, Point, interval_fields, points
 from fedgbo.reports.load import Group
 from fedgbo.reports.sections import Line

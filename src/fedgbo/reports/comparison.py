@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError
 from fedgbo.reports.load import Floats, Group
 from fedgbo.reports.table import Cell, quantity
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core import RunFolderError
 from fedgbo.reports.comparison import confidence
 from fedgbo.reports.load import Floats, RunData, over_seeds
 from fedgbo.reports.sections import Line

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.core.errors import FedGBOError
-from fedgbo.core.random import permutation
+from fedgbo.core import FedGBOError, permutation
 from fedgbo.data.federated import FederatedData, compare_memory
 from fedgbo.data.store import Array
 from fedgbo.reports.charts import altair, embedded

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from fedgbo.core.errors import ConfigError, FedGBOError, RunFolderError
+from fedgbo.core import ConfigError, FedGBOError, RunFolderError
 from fedgbo.reports.table import numbers_csv
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder

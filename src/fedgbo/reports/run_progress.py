@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core import RunFolderError
 from fedgbo.reports.load import find_runs, load_run
 from fedgbo.runs.folder import RunFolder
 

@@ -16,8 +16,7 @@ import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from fedgbo.core import State
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core import RunFolderError, State
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import FLOPS, WHOLE, Ledger, check_numbers
 

@@ -8,10 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedgbo.core import FederatedAlgorithm
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError, RunFolderError
-from fedgbo.core.random import permutation
+from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, permutation, whole
 from fedgbo.data.federated import hold_out
 from fedgbo.runs.describe import build, describe
 from fedgbo.runs.folder import RunFolder

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.algorithms import ALGORITHMS
-from fedgbo.core import SCHEDULES, TERMS
-from fedgbo.core.errors import ConfigError, FedGBOError, unknown
+from fedgbo.core import SCHEDULES, TERMS, ConfigError, FedGBOError, unknown
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline.aggregators import AGGREGATORS
 from fedgbo.pipeline.samplers import SAMPLERS

@@ -19,7 +19,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core.errors import FolderBusyError, RunFolderError
+from fedgbo.core import FolderBusyError, RunFolderError
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import Record

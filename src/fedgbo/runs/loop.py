@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgbo.core import Aggregator, FederatedAlgorithm, Sampler, Transform
-from fedgbo.core.checks import whole
+from fedgbo.core import Aggregator, FederatedAlgorithm, Sampler, Transform, whole
 from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, unknown
 from fedgbo.core.random import check_seed
 from fedgbo.costs.operations import Meter

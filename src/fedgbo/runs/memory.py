@@ -13,8 +13,7 @@ import safetensors
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from fedgbo.core import Stats
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core import RunFolderError, Stats
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.files import write_atomic
 

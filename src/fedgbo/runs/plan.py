@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgbo.core import FederatedAlgorithm, State
+from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, State, unknown
 from fedgbo.core.check import check, optimisers_of
-from fedgbo.core.errors import ConfigError, RunFolderError, unknown
 from fedgbo.engines.engine import Engine
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline import Pipeline

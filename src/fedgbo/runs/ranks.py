@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from fedgbo.core import State
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError, State
 from fedgbo.engines.device import cores, device_of, reproducible
 from fedgbo.engines.select import local_engine
 from fedgbo.engines.torchrun.engine import TorchrunEngine

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedgbo.core.errors import RunFolderError
+from fedgbo.core import RunFolderError
 
 OPTIONAL = ("drift", "note")  # left out of a record's line where there are none
 WHOLE = ("round", "download_bytes", "upload_bytes")

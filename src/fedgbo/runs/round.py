@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
-from fedgbo.core import FederatedAlgorithm, State, at_round
-from fedgbo.core.errors import ConfigError, DivergenceError
+from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, State, at_round
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Engine, Round
 from fedgbo.pipeline import Pipeline

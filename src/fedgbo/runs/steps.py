@@ -5,9 +5,7 @@ from inspect import signature
 
 import numpy as np
 
-from fedgbo.core import Schedule
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError, Schedule, whole
 
 LocalSteps = int | Sequence[int] | Schedule | Callable[..., int]
 """A number; a list with one for each client; a schedule over rounds; or a function of (round, client), or of one of

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError
 from fedgbo.data.images import image_data
 from fedgbo.data.store import open_packed
 from fedgbo.data.synthetic_images import synthetic_photos

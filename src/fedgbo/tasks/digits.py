@@ -9,7 +9,7 @@ from importlib.resources import files
 import numpy as np
 import torch
 
-from fedgbo.core.random import stream
+from fedgbo.core import stream
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.partition import dirichlet
 from fedgbo.models.cnn import digits_cnn

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from fedgbo.core.checks import whole
+from fedgbo.core import whole
 from fedgbo.data.images import image_data
 from fedgbo.data.store import open_packed
 from fedgbo.data.synthetic_images import synthetic_glyphs

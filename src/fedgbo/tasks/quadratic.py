@@ -13,9 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgbo.core.checks import not_negative, whole
-from fedgbo.core.errors import ConfigError
-from fedgbo.core.random import stream
+from fedgbo.core import ConfigError, not_negative, stream, whole
 from fedgbo.data.federated import FederatedData
 from fedgbo.tasks.task import Task
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedgbo.core.errors import DataError
+from fedgbo.core import DataError
 from fedgbo.data.sent140 import FEATURES, sparse_data
 from fedgbo.data.store import Array, open_packed
 from fedgbo.data.synthetic_text import synthetic_tweets

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError, whole
 from fedgbo.data.federated import FederatedData
 
 

@@ -7,10 +7,11 @@ needs one small product and the gates: by C code in float32, by torch's operatio
 
 Shapes in the loops: gates (T, B, 3H), projections x_r, x_z, x_n that become r, z, n; inner (T, B, H), the q; hidden
 (T + 1, B, H), of which hidden[0] is given; delta (T, B, 4H), the gradients of q and of the sums under r, z and n.
+`forward` fills gates, inner and hidden; its weight (3H, H) is of r, z and n, its bias (4H) of r, z, n and of q.
+`backward` fills delta from the gradient (T, B, H) of all hidden states. native/gru.c has the order of packed weights.
 """
 
 import ctypes
-from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ class _Layer(torch.autograd.Function):
         )
 
 
-def _loops(weight: Tensor) -> "Loops":
+def _loops(weight: Tensor) -> "NativeLoops | TorchLoops":
     native = library()
     if native is not None and weight.dtype == torch.float32:
         loops = NativeLoops(native)
@@ -96,29 +97,14 @@ def _loops(weight: Tensor) -> "Loops":
     return TorchLoops()
 
 
-class Loops(ABC):
-    """Fills the tensors it is given."""
-
-    @abstractmethod
-    def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:
-        """Fill gates, inner and hidden; weight (3H, H) is of r, z, n, bias (4H) of r, z, n and b_n in r's product."""
-
-    @abstractmethod
-    def backward(
-        self, grad: Tensor, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, delta: Tensor
-    ) -> None:
-        """Fill delta, from the gradient (T, B, H) of all hidden states."""
-
-
-class NativeLoops(Loops):
-    """The C loops, float32 only: a layer is one call, in which other threads run."""
+class NativeLoops:
+    """The loops over time in C, float32 only: a layer is one call, in which other threads run."""
 
     def __init__(self, native: ctypes.CDLL) -> None:
         self._native = native
         self.lanes = int(native.fedgbo_lanes())
 
     def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:
-        """See the C file for the order of the packed weights."""
         T, B, H = inner.shape
         packed = weight.reshape(3, H // self.lanes, self.lanes, H).permute(1, 3, 0, 2).contiguous()
         addresses = [t.data_ptr() for t in (packed, bias, gates, inner, hidden)]
@@ -127,7 +113,6 @@ class NativeLoops(Loops):
     def backward(
         self, grad: Tensor, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, delta: Tensor
     ) -> None:
-        """See the C file for the order of the packed weights."""
         T, B, H = inner.shape
         grad = grad if grad.stride(2) == 1 else grad.contiguous()
         rows = torch.cat((weight[2 * H :], weight[: 2 * H]))  # as in delta: n, r, z
@@ -138,7 +123,7 @@ class NativeLoops(Loops):
         self._native.fedgbo_gru_backward(T, B, H, *addresses, *strides, delta.data_ptr(), carry.data_ptr())
 
 
-class TorchLoops(Loops):
+class TorchLoops:
     """The same in torch's operations, in place, for any floating type and without a compiler."""
 
     def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:

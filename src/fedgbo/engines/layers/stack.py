@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedgbo.core import AffineStep
-from fedgbo.core.errors import DataError
+from fedgbo.core import AffineStep, DataError
 from fedgbo.engines.layers.conv import FastMaxPool2d
 from fedgbo.native import addresses, library
 

@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core import Mean, State, Stats, Upload
-from fedgbo.core.errors import ConfigError, RankError
-from fedgbo.engines.engine import Gathered, LocalEngine, Round
+from fedgbo.core import ConfigError, RankError, State, Stats, Upload
+from fedgbo.engines.engine import Gathered, LocalEngine, Round, Tally
 from fedgbo.engines.torchrun.ranks import Ranks, Row
 from fedgbo.pipeline.aggregators import ExactMean, ExactSum, WeightedSum, check_alike
 
@@ -56,19 +54,18 @@ class TorchrunEngine:
             uploads, rows = self._all_uploads(own)
             combined = work.pipeline.aggregator.combine(uploads).to(work.down.params.dtype)
         self._return_states(work, held)
-        _, losses, weights, steps, _, gradients, operations, nbytes, starts = zip(*rows, strict=True)
+        clients, losses, weights, steps, _, gradients, operations, nbytes, starts = zip(*rows, strict=True)
         check_same(starts)
-        return Gathered(
-            mean=Mean(combined.params, combined.stats, len(rows), self.task.data.clients),
-            steps=float(np.average(steps, weights=weights)),
-            loss=float(np.mean(losses)),
-            clients=list(work.cohort),
-            local_steps=int(sum(steps)),
+        tally = Tally(
+            clients=[int(client) for client in clients],
+            losses=list(losses),
+            weights=[int(weight) for weight in weights],
+            steps=[int(k) for k in steps],
             gradients=int(sum(gradients)),
             operations=None if math.isnan(sum(operations)) else sum(operations),
-            download_bytes=work.down.nbytes * len(rows),
-            upload_bytes=int(sum(nbytes)),
+            nbytes=int(sum(nbytes)),
         )
+        return tally.gathered(combined, work, self.task.data.clients)
 
     def _uploads(self, work: Round) -> Iterator[Upload]:
         order = list(zip(work.cohort, work.steps, strict=True))

@@ -17,8 +17,7 @@ from datetime import timedelta
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedgbo.core import errors
-from fedgbo.core.errors import ConfigError, FedGBOError, RankError
+from fedgbo.core import ConfigError, FedGBOError, RankError, errors
 
 if TYPE_CHECKING:
     from fedgbo.engines.torchrun.ranks import Ranks

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedgbo.core.errors import FedGBOError, RankError
+from fedgbo.core import FedGBOError, RankError
 from fedgbo.engines.torchrun.join import RollCall, rebuilt, told
 from fedgbo.pipeline.aggregators import ExactSum
 

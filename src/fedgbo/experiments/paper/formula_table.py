@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedgbo.core import Optimiser
-from fedgbo.core.errors import ConfigError
-from fedgbo.core.random import stream
+from fedgbo.core import ConfigError, Optimiser, stream
 from fedgbo.experiments.paper.cost_tables import caption, captioned, example_optimiser, printed_rows
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.reports.table import UNEXPLAINED, Cell, Table

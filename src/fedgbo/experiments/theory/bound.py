@@ -8,8 +8,7 @@ Section 4 and in its proof; the statement in the appendix omits the square.
 import math
 from dataclasses import asdict, dataclass
 
-from fedgbo.core.checks import decay, not_negative, positive, whole
-from fedgbo.core.errors import ConfigError
+from fedgbo.core import ConfigError, decay, not_negative, positive, whole
 
 LARGEST = 1e50  # of the constants: Y multiplies four of them
 MUCH = 10  # Corollary 1 needs T "much larger" than 1 / (1 - β): ten times, so that T̃ is at least 0.9 T

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedgbo.algorithms import FedGBO
-from fedgbo.core.checks import whole
+from fedgbo.core import whole
 from fedgbo.experiments.theory.bound import (
     Bound,
     Condition,

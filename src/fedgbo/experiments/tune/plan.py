@@ -13,10 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedgbo.core import Optimiser
-from fedgbo.core.checks import whole
-from fedgbo.core.errors import ConfigError
-from fedgbo.core.random import permutation
+from fedgbo.core import ConfigError, Optimiser, permutation, whole
 from fedgbo.experiments import shelf
 from fedgbo.experiments.presets import algorithm_table, known_name, optimiser_slots
 from fedgbo.runs.config import RunConfig, Table

@@ -15,8 +15,7 @@ from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from fedgbo.core.errors import ConfigError, MissingExtraError, RunFolderError
-from fedgbo.core.random import name_of
+from fedgbo.core import ConfigError, MissingExtraError, RunFolderError, name_of
 from fedgbo.experiments.presets import Preset, preset_file, takes_optimiser
 from fedgbo.experiments.tune.claims import standing
 from fedgbo.experiments.tune.plan import Axis, Plan

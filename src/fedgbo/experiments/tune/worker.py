@@ -14,7 +14,7 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
-from fedgbo.core.errors import DivergenceError, FedGBOError, RunFolderError
+from fedgbo.core import DivergenceError, FedGBOError, RunFolderError
 from fedgbo.engines.device import cores
 from fedgbo.experiments.jobs import Interrupted, ctrl_c_ignored, run_or_resume
 from fedgbo.experiments.shelf import look, set_aside
