@@ -22,18 +22,14 @@ class AdaptiveFedOpt(FederatedAlgorithm):
     server: Optimiser
 
     def init(self, params: Tensor) -> State:
-        """Return x_0 and the server's s_0."""
         return State(params, self.server.init(params))
 
     def broadcast(self, server: State) -> State:
-        """Clients get the model alone."""
         return State(server.params)
 
     def client_update(self, down: State, client: Client) -> State:
-        """Return x_t - y_K."""
         y = client.descend(down.params, self.client, down.stats)
         return State(down.params - y)
 
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
-        """Step with the mean difference as gradient."""
         return State(*self.server.step(server.params, server.stats, mean.params))

@@ -20,6 +20,5 @@ class FedAvg(FederatedAlgorithm):
     optimiser: SGD
 
     def client_update(self, down: State, client: Client) -> State:
-        """Return x_t - y_K."""
         y = client.descend(down.params, self.optimiser, down.stats)
         return State(down.params - y)

@@ -35,7 +35,6 @@ class FedGBO(FederatedAlgorithm):
         return State(params, self.optimiser.init(params))
 
     def client_update(self, down: State, client: Client) -> State:
-        """Return x_t - y_K and, where there is no inverse step, the sum of the gradients."""
         if self._affine() is not None:
             y = client.descend(down.params, self.optimiser, down.stats)
             return State(down.params - y)
@@ -47,7 +46,6 @@ class FedGBO(FederatedAlgorithm):
         return State(down.params - y, {"gradient": total})
 
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
-        """Average, invert, track."""
         if (optimiser := self._affine()) is not None:
             g = optimiser.invert(server.stats, mean.params, steps)
         else:

@@ -26,10 +26,8 @@ class FedMAX(FederatedAlgorithm):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The entropy term, and any other."""
         return MaxEntropy(self.beta), *super().terms
 
     def client_update(self, down: State, client: Client) -> State:
-        """Return x_t - y_K."""
         y = client.descend(down.params, self.optimiser, down.stats)
         return State(down.params - y)

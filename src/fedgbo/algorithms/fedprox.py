@@ -25,10 +25,8 @@ class FedProx(FederatedAlgorithm):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The proximal term, and any other."""
         return Proximal(self.mu), *super().terms
 
     def client_update(self, down: State, client: Client) -> State:
-        """Return x_t - y_K."""
         y = client.descend(down.params, self.optimiser, down.stats)
         return State(down.params - y)

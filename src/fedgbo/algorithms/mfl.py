@@ -18,16 +18,13 @@ class MFL(FederatedAlgorithm):
     optimiser: Optimiser
 
     def init(self, params: Tensor) -> State:
-        """Return x_0 and s_0."""
         return State(params, self.optimiser.init(params))
 
     def client_update(self, down: State, client: Client) -> State:
-        """Return x_t - y_K and s_K."""
         y, s = down.params, down.stats
         for _ in range(client.steps):
             y, s = self.optimiser.step(y, s, client.gradient(y))
         return State(down.params - y, s)
 
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
-        """Average models and statistics."""
         return State(server.params - mean.params, mean.stats)

@@ -26,13 +26,11 @@ class _Mime(FederatedAlgorithm):
         return State(params, self.optimiser.init(params))
 
     def client_update(self, down: State, client: Client) -> State:
-        """Return x_t - y_K and the gradient at x_t."""
         gradient = self.unbiased_gradient(down.params, client)
         y = client.descend(down.params, self.optimiser, down.stats)
         return State(down.params - y, {"gradient": gradient})
 
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
-        """Average, track."""
         s = self.optimiser.track(server.stats, mean.stats["gradient"])
         return State(server.params - mean.params, s)
 

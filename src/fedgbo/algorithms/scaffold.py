@@ -41,7 +41,6 @@ class SCAFFOLD(FederatedAlgorithm):
         return {"c": torch.zeros_like(params)}
 
     def client_update(self, down: State, client: Client) -> State:
-        """Return x_t - y_K and c_i' - c_i."""
         own, correction = client.state["c"], down.stats["c"] - client.state["c"]
         y = client.descend(down.params, _Corrected(self.optimiser.lr), {"correction": correction})
         moved = down.params - y
@@ -49,6 +48,5 @@ class SCAFFOLD(FederatedAlgorithm):
         return State(moved, {"c": client.state["c"] - own})
 
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
-        """Average, and move c by the share of the clients that took part."""
         c = server.stats["c"] + mean.clients / mean.population * mean.stats["c"]
         return State(server.params - self.server_lr * mean.params, {"c": c})

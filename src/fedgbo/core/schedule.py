@@ -38,7 +38,6 @@ class Constant(Schedule):
     """The same value in every round."""
 
     def __call__(self, t: int) -> float:
-        """Return `initial`."""
         return self.initial
 
 
@@ -54,7 +53,6 @@ class Step(Schedule):
     factor: float = 0.1
 
     def __call__(self, t: int) -> float:
-        """Return the value in round t."""
         return self.initial * self.factor ** (t // self.every)
 
 
@@ -65,7 +63,6 @@ class Exponential(Schedule):
     factor: float
 
     def __call__(self, t: int) -> float:
-        """Return the value in round t."""
         return self.initial * self.factor**t
 
 
@@ -74,7 +71,6 @@ class InverseSqrt(Schedule):
     """initial / √(t + 1), the rate of the paper's Corollary 1."""
 
     def __call__(self, t: int) -> float:
-        """Return the value in round t."""
         return self.initial / math.sqrt(t + 1)
 
 
