@@ -19,7 +19,12 @@ def test_our_optimisers_pass(name):
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_our_algorithms_pass(name):
-    assert "the formulas hang together" in fedgbo.check(example(name))
+    assert "the formulas are consistent" in fedgbo.check(example(name))
+
+
+@pytest.mark.parametrize("lr", [1e-9, 1e-3, 1e3])
+def test_any_rate_passes(lr):
+    fedgbo.check(fedgbo.Adam(lr=lr, beta1=0.9))
 
 
 def test_a_schedule_has_its_first_value():
@@ -83,6 +88,26 @@ class ZeroScale(Momentum):
         return self.lr * stats["m"], 0.0
 
 
+class NegativeScale(Momentum):
+    def affine(self, stats):
+        return self.lr * stats["m"], -self.lr
+
+
+class OneValue(Momentum):
+    def affine(self, stats):
+        return self.lr * stats["m"]
+
+
+class NumpyOffset(Momentum):
+    def affine(self, stats):
+        return stats["m"].numpy(), self.lr
+
+
+class StepsAlone(Momentum):
+    def step(self, params, stats, grad):
+        return params
+
+
 class ShortStatistic(Momentum):
     def init(self, params):
         return {"m": torch.zeros(3)}
@@ -113,7 +138,11 @@ class Infinite(Momentum):
         ),
         (ClippedUpdate, "ClippedUpdate.update does not do what affine says"),
         (Decays, "Decays.update does not do what affine says"),
-        (ZeroScale, "affine's b is zero"),
+        (ZeroScale, "affine's b must be above 0"),
+        (NegativeScale, "affine's b must be above 0"),
+        (OneValue, r"OneValue.affine must return the pair \(a, b\), not Tensor"),
+        (NumpyOffset, "affine's a must be a vector or a number, not ndarray"),
+        (StepsAlone, "StepsAlone.step must return the parameters and the statistics, not Tensor"),
         (ShortStatistic, r"ShortStatistic.init's m must be a vector as long as the model \(7 here\), not \(3,\)"),
         (OtherNames, r"OtherNames.track returns \['m', 'v'\], but init returns \['m'\]"),
         (InPlace, "InPlace.track writes into its arguments"),

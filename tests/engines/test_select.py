@@ -38,7 +38,9 @@ def test_the_textbook_loop_can_be_forced():
     assert engine.descent is None
     assert engine.model.module is engine.model.original  # torch's own layers
     assert engine.model._runner is None
-    assert explain(engine).startswith("one client at a time; the textbook loop; gradients by torch's autograd (")
+    assert explain(engine).startswith(
+        "Client.descend: one client at a time, the textbook loop, gradients by torch's auto"
+    )
     with pytest.raises(
         fedgbo.ConfigError, match=r"unknown engine 'plian'; did you mean 'plain'\? \(known: auto, plain"
     ):
@@ -50,7 +52,13 @@ def test_the_choice_is_explained(monkeypatch):
     seen = []
     fedgbo.run(make_task(), AVG, rounds=1, workers=2, callbacks=[lambda progress: seen.append(progress.engine)])
     assert len(set(seen)) == 1
-    assert seen[0].startswith("2 clients at a time, one thread each; local steps in place; gradients by torch's")
+    assert seen[0].startswith(
+        "Client.descend: 2 clients at a time, one thread each, local steps in place, gradients by"
+    )
+    assert "(a minibatch takes 240 multiply-adds, threads pay from 0 on)" in seen[0]
+    term = engine_for(make_task(), fedgbo.FedProx(fedgbo.SGD(0.1), 0.1), 0)
+    assert "the textbook loop" in explain(term)
+    assert "(the objective has the terms Proximal; there is one worker" in explain(term)
     measured = engine_for(make_task(), AVG, 0, 2, metrics=["cosine"])
     assert type(measured) is MeasuringEngine
     assert "drift is measured, which takes one client at a time" in explain(measured)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import fedgbo
-from fedgbo.core.pipeline import with_state
 from fedgbo.core.random import stream
 from fedgbo.core.state import State
 from fedgbo.core.upload import Mean, Upload
@@ -24,14 +23,14 @@ def upload(*numbers, client=0, samples=1, **stats):
 
 
 def test_cohorts_of_a_fixed_size_are_uniform_without_replacement():
-    cohorts = [FixedSize(3).sample(10, stream(0, "cohort", t)) for t in range(2000)]
+    cohorts = [FixedSize(3).sample(10, t, stream(0, "cohort", t)) for t in range(2000)]
     assert all(len(set(cohort)) == 3 and cohort == sorted(cohort) for cohort in cohorts)
     counts = np.bincount(np.concatenate(cohorts), minlength=10)
     assert (abs(counts - 600) < 5 * np.sqrt(600 * 0.7)).all()
 
 
 def test_poisson_cohorts_have_independent_members():
-    cohorts = [fedgbo.Poisson(0.2).sample(50, stream(0, "cohort", t)) for t in range(2000)]
+    cohorts = [fedgbo.Poisson(0.2).sample(50, t, stream(0, "cohort", t)) for t in range(2000)]
     sizes = np.array([len(cohort) for cohort in cohorts])
     assert abs(sizes.mean() - 10) < 5 * np.sqrt(8 / 2000)
     assert abs(sizes.var() - 8) < 1.5
@@ -55,7 +54,7 @@ class Scaled(fedgbo.Transform):
 
     def encode(self, upload, rng):
         state = State(upload.state.params * self.by, upload.state.stats)
-        return replace(with_state(upload, state), nbytes=upload.nbytes // 2)
+        return replace(upload, state=state, nbytes=upload.nbytes // 2)
 
     def decode(self, mean, rng):
         noise = torch.from_numpy(rng.normal(0, self.noise, len(mean.params))).to(mean.params.dtype)
@@ -65,7 +64,7 @@ class Scaled(fedgbo.Transform):
 def test_transforms_encode_in_order_and_decode_in_reverse():
     class Plus(fedgbo.Transform):
         def encode(self, upload, rng):
-            return with_state(upload, State(upload.state.params + 1))
+            return replace(upload, state=State(upload.state.params + 1))
 
         def decode(self, mean, rng):
             return Mean(mean.params - 1)
@@ -165,9 +164,103 @@ def test_bad_options_of_run(options, message):
         (lambda: fedgbo.Poisson(1.5), "rate must be a probability"),
         (lambda: fedgbo.ClipNorm(-1.0), "norm must be a finite number above 0"),
         (lambda: fedgbo.FixedSize(0), "clients_per_round must be a whole number"),
-        (lambda: fedgbo.FixedSize(5).sample(3, stream(0, "cohort")), "clients_per_round is 5, but there are 3"),
+        (lambda: fedgbo.FixedSize(5).sample(3, 0, stream(0, "cohort")), "clients_per_round is 5, but there are 3"),
     ],
 )
 def test_bad_parts(make, message):
     with pytest.raises(fedgbo.ConfigError, match=message):
         make()
+
+
+def returning(kind, method, value):
+    """A part of the pipeline whose method returns a value, whatever it is given."""
+    return type("Own", (kind,), {method: lambda self, *arguments: value})()
+
+
+@pytest.mark.parametrize("cohort", [[3, 1], [1, 1, 2], [1, 99], [-1], None, 3])
+def test_cohorts_are_checked(cohort):
+    with pytest.raises(fedgbo.ConfigError, match=r"Own\.sample returned .* clients from 0 to 3, in ascending"):
+        fedgbo.run(make_task(), AVG, rounds=1, sampler=returning(fedgbo.Sampler, "sample", cohort))
+
+
+@pytest.mark.parametrize("cohort", [np.array([1, 3]), [np.int64(1), np.int64(3)], (1, 3)])
+def test_cohorts_may_be_numpys(cohort):
+    result = fedgbo.run(make_task(), AVG, rounds=1, sampler=returning(fedgbo.Sampler, "sample", cohort))
+    assert result.history[-1].upload_bytes == 2 * result.params.nbytes
+
+
+class RoundRobin(fedgbo.Sampler):
+    def sample(self, clients, t, rng):
+        return [t % clients]
+
+
+def test_a_sampler_knows_the_round():
+    task, seen = make_task(), []
+
+    class Watched(fedgbo.FedAvg):
+        def client_update(self, down, client):
+            seen.append(client.id)
+            return super().client_update(down, client)
+
+    fedgbo.run(task, Watched(fedgbo.SGD(0.1)), rounds=5, sampler=RoundRobin())
+    assert seen == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"aggregator": returning(fedgbo.Aggregator, "combine", None)}, r"Own\.combine must return a fedgbo\.State"),
+        ({"aggregator": returning(fedgbo.Aggregator, "combine", State(torch.zeros(3)))}, "a model of shape"),
+        (
+            {"aggregator": returning(fedgbo.Aggregator, "combine", State(torch.zeros(26)))},
+            "go through the uploads",
+        ),
+        ({"transforms": [returning(fedgbo.Transform, "encode", None)]}, r"Own\.encode must return an Upload"),
+    ],
+)
+def test_what_parts_return_is_checked(options, message):
+    with pytest.raises(fedgbo.ConfigError, match=message):
+        fedgbo.run(make_task(), AVG, rounds=1, **options)
+
+
+class Drops(fedgbo.Aggregator):
+    def combine(self, uploads):
+        return State(torch.stack([upload.state.params for upload in uploads]).mean(dim=0))
+
+
+class Counts(fedgbo.Transform):
+    def encode(self, upload, rng):
+        return replace(upload, nbytes=12.5)
+
+
+class Shortens(fedgbo.Transform):
+    def encode(self, upload, rng):
+        return replace(upload, state=State(upload.state.params[:3]))
+
+
+def test_statistics_sizes_and_bytes_are_checked():
+    scaffold = fedgbo.SCAFFOLD(fedgbo.SGD(0.1))
+    with pytest.raises(fedgbo.ConfigError, match=r"Drops\.combine returned params of uploads of params, stats\.c"):
+        fedgbo.run(make_task(), scaffold, rounds=1, aggregator=Drops())
+    with pytest.raises(fedgbo.ConfigError, match=r"Counts\.encode set nbytes to 12\.5"):
+        fedgbo.run(make_task(), AVG, rounds=1, transforms=Counts())
+    with pytest.raises(fedgbo.ConfigError, match=r"Shortens\.encode returned a model of shape \(3,\)"):
+        fedgbo.run(make_task(), AVG, rounds=1, transforms=Shortens())
+
+
+def test_clipping_keeps_the_bytes_of_a_compressed_upload():
+    sizes = [
+        fedgbo.run(make_task(), AVG, rounds=1, transforms=[Scaled(1.0), fedgbo.ClipNorm(norm)]).history[-1].upload_bytes
+        for norm in (1e9, 1e-3)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+def test_uploads_are_sent_in_the_models_type():
+    class Noisy(fedgbo.FedAvg):
+        def client_update(self, down, client):
+            up = super().client_update(down, client)
+            return State(up.params + torch.from_numpy(client.rng.normal(size=len(up.params))))
+
+    plain, noisy = (fedgbo.run(make_task(), kind(fedgbo.SGD(0.1)), rounds=1) for kind in (fedgbo.FedAvg, Noisy))
+    assert noisy.history[-1].upload_bytes == plain.history[-1].upload_bytes

@@ -106,3 +106,26 @@ def test_a_fixed_random_sample_of_the_test_set():
     assert len(whole.model_copy(update={"test_samples": 10**6}).build_task().data.test) == 360
     with pytest.raises(fedgbo.ConfigError, match="test_samples must be a whole number"):
         whole.model_copy(update={"test_samples": 0}).build_task()
+
+
+def test_values_of_numpys():
+    lr, steps = np.float32(0.5), np.int64(2)
+    assert describe(fedgbo.FedAvg(fedgbo.SGD(lr=lr)))["optimiser"]["lr"] == 0.5
+    assert describe(fedgbo.FixedSize(steps)) == {"name": "fixedsize", "clients_per_round": 2}
+    assert fedgbo.Exponential(np.float32(0.5), np.float64(0.5))(1) == 0.25
+    assert describe(np.arange(3))["shape"] == [3]
+
+
+def test_parts_of_a_pipeline_are_named_in_full(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("import fedgbo\n\nclass Same(fedgbo.Transform):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
+    config = RunConfig(
+        task={"name": "digits"},
+        algorithm={"name": "fedavg", "optimiser": {"name": "sgd", "lr": 0.1}},
+        rounds=1,
+        transforms=["mine.py:Same"],
+        aggregator="median",
+    ).complete()
+    assert config.transforms == [{"name": f"{tmp_path}/mine.py:Same"}]
+    assert config.aggregator == {"name": "median"}
+    assert config.sampler is None

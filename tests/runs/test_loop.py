@@ -224,3 +224,39 @@ def test_a_callback_comes_after_the_checkpoint_and_learns_where_the_time_went(ta
     fedgbo.run(task, GBO, rounds=2, eval_every=2, out=tmp_path / "run", callbacks=[look], save_seconds=0.0)
     both = {"training", "server"}
     assert seen == [(0, {"evaluation"}), (1, both | {"saving"}), (2, both | {"evaluation", "saving"})]
+
+
+def test_another_engine_or_pipeline_is_refused_on_a_resume(tmp_path):
+    task = make_task(clients_per_round=2)
+    fedgbo.run(task, GBO, rounds=2, out=tmp_path / "run", engine="plain", weights="samples")
+    for changed in ({"weights": "samples"}, {"engine": "plain"}):
+        with pytest.raises(fedgbo.RunFolderError, match=r"checkpoint of another run: its (engine|aggregator) is"):
+            fedgbo.run(task, GBO, rounds=4, out=tmp_path / "run", resume=True, **changed)
+    fedgbo.run(task, GBO, rounds=4, out=tmp_path / "run", resume=True, engine="plain", weights="samples")
+    with pytest.raises(fedgbo.ConfigError, match="resume=True needs out="):
+        fedgbo.run(task, GBO, rounds=4, resume=True)
+
+
+class ReturnsTensor(fedgbo.FedAvg):
+    def client_update(self, down, client):
+        return down.params
+
+
+class Forgets(fedgbo.FedGBO):
+    def server_update(self, server, mean, steps):
+        return fedgbo.State(server.params - mean.params)
+
+
+class BroadcastsTensor(fedgbo.FedAvg):
+    def broadcast(self, server):
+        return server.params
+
+
+def test_what_an_algorithm_returns_is_checked(task):
+    sgd, sgdm = fedgbo.SGD(0.1), fedgbo.SGDm(0.1, 0.9)
+    with pytest.raises(fedgbo.ConfigError, match=r"ReturnsTensor\.client_update must return a fedgbo\.State"):
+        fedgbo.run(task, ReturnsTensor(sgd), rounds=1)
+    with pytest.raises(fedgbo.ConfigError, match=r"BroadcastsTensor\.broadcast must return a fedgbo\.State"):
+        fedgbo.run(task, BroadcastsTensor(sgd), rounds=1)
+    with pytest.raises(fedgbo.ConfigError, match=r"server_update returned the statistics \[\], but there were \['m'\]"):
+        fedgbo.run(task, Forgets(sgdm), rounds=1)

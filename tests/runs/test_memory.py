@@ -82,6 +82,40 @@ def test_a_long_run_keeps_few_files(tmp_path):
     assert len(list((tmp_path / "run" / "clients").iterdir())) <= 6 + 2 * 5 * 2  # current ones, and two intervals'
 
 
+def test_without_a_folder_only_current_versions_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kept = []
+    count = lambda progress: kept.append(len(list(tmp_path.glob("fedgbo-clients-*/*"))))  # noqa: E731
+    fedgbo.run(TASK, SCAFFOLD, rounds=20, callbacks=[count])
+    assert max(kept) <= 6
+    assert not list(tmp_path.glob("fedgbo-clients-*"))
+
+
+@dataclass(frozen=True)
+class Shared(fedgbo.SCAFFOLD):
+    """Keeps the same memory under two names, on clients and on the server."""
+
+    def init(self, params):
+        state = super().init(params)
+        return fedgbo.State(state.params, {**state.stats, "d": state.stats["c"]})
+
+    def client_state(self, params):
+        return {"c": torch.zeros_like(params), "d": torch.zeros_like(params)}
+
+    def client_update(self, down, client):
+        up = super().client_update(down, client)
+        client.state["d"] = client.state["c"]
+        return fedgbo.State(up.params, {"c": up.stats["c"], "d": up.stats["c"]})
+
+    def server_update(self, server, mean, steps):
+        after = super().server_update(server, mean, steps)
+        return fedgbo.State(after.params, {"c": after.stats["c"], "d": after.stats["c"]})
+
+
+def test_vectors_that_share_memory_are_saved(tmp_path):
+    fedgbo.run(TASK, Shared(fedgbo.SGD(0.1)), rounds=2, out=tmp_path / "run")
+
+
 def test_a_version_that_was_not_committed_is_not_seen(tmp_path):
     memory = ClientMemory(tmp_path)
     memory.save(3, 4, {"c": torch.ones(3)})

@@ -30,7 +30,7 @@ BatchSize = Annotated[str | None, Option(help="B, or full. \\[default: the task'
 TestSamples = Annotated[int | None, Option(help="Evaluate on a fixed random sample of the test set.")]
 Workers = Annotated[int | None, Option(help="Clients trained at the same time. \\[default: the cores]")]
 Device = Annotated[str, Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
-Engine = Annotated[str, Option(help="auto, or plain for the textbook loop: slower, equal up to rounding.")]
+Engine = Annotated[str | None, Option(help="plain: the textbook loop, slower, equal up to rounding. \\[default: auto]")]
 Explain = Annotated[bool, Option("--explain", help="Print how clients take their local steps, and why.")]
 Jobs = Annotated[int | None, Option(help="Runs at the same time. \\[default: the cores]")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
@@ -48,7 +48,7 @@ def requested_run(items: list[str] | None, flags: Mapping[str, Any], quiet: bool
     request = read_request(file, flags, [item for item in items or [] if "=" in item])
     try:
         config, note = request.resolve()
-        config.build_algorithm()
+        _ = config.built_algorithm
     except FedGBOError as error:
         raise (point_at(error, file) if file else error) from error
     if note and not quiet:

@@ -49,7 +49,7 @@ def run(
     mu: Annotated[float | None, Hyper(help="FedProx's pull.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
-    engine: opt.Engine = "auto",
+    engine: opt.Engine = None,
     explain: opt.Explain = False,
     to: Annotated[Path | None, opt.Out(help="Folder of the run. \\[default: runs/<name>-<time>]")] = None,
     as_json: opt.Json = False,
@@ -67,18 +67,15 @@ def run(
         "task": task, "algorithm": algorithm, "optimiser": optimiser, "preset": preset, "rounds": rounds,
         "local_steps": local_steps, "seed": seed, "eval_every": eval_every,
         "clients_per_round": _number(clients_per_round), "batch_size": _number(batch_size),
-        "test_samples": test_samples, "weights": weights, "metrics": metrics or None,
+        "test_samples": test_samples, "weights": weights, "metrics": metrics or None, "engine": engine,
         "lr": lr, "server_lr": server_lr, "beta": beta, "beta1": beta1, "beta2": beta2, "eps": eps, "mu": mu,
     }  # fmt: skip
 
-    def ask() -> dict[str, Any]:
+    def ask() -> tuple[RunConfig, Path]:
         config = opt.requested_run(items, flags, quiet or as_json)
-        folder = to or opt.new_folder(config.task["name"], config.label)
-        return {"config": config.model_dump(), "folder": str(folder)}
+        return config, to or opt.new_folder(config.task["name"], config.label)
 
-    asked = ask_rank0(ask)
-    config, folder = RunConfig(**asked["config"]), Path(asked["folder"])
-    _carry_out(config, folder, _How(False, workers, device, engine, explain, as_json, quiet))
+    _carry_out(*ask_rank0(ask), _How(False, workers, device, explain, as_json, quiet))
 
 
 def resume(
@@ -86,16 +83,15 @@ def resume(
     rounds: Annotated[int | None, Option(help="Resume up to this many rounds instead.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
-    engine: opt.Engine = "auto",
     explain: opt.Explain = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Resume a run that was stopped or killed. The result is bit for bit that of an uninterrupted run."""
-    config = RunConfig(**ask_rank0(lambda: read_config(folder).model_dump()))
+    config, folder = ask_rank0(lambda: (read_config(folder), folder))
     if rounds is not None:
         config = config.model_copy(update={"rounds": rounds})
-    _carry_out(config, folder, _How(True, workers, device, engine, explain, as_json, quiet))
+    _carry_out(config, folder, _How(True, workers, device, explain, as_json, quiet))
 
 
 class _How(NamedTuple):
@@ -104,7 +100,6 @@ class _How(NamedTuple):
     resume: bool
     workers: int | None
     device: str
-    engine: str
     explain: bool
     as_json: bool
     quiet: bool
@@ -118,7 +113,7 @@ class _Explanation:
 
     def __call__(self, progress: Progress) -> None:
         if not self._told:
-            say(f"local steps: {progress.engine}")
+            say(progress.engine)
         self._told = True
 
 
@@ -127,7 +122,7 @@ def _carry_out(config: RunConfig, folder: Path, how: _How) -> None:
         with one_run(config.label, how.quiet or how.as_json or not leads()) as callbacks:
             if how.explain:
                 callbacks = [_Explanation(), *callbacks]
-            result = execute(config, folder, callbacks, how.resume, how.workers, how.device, how.engine)
+            result = execute(config, folder, callbacks, how.resume, how.workers, how.device)
     except KeyboardInterrupt:
         say(f"stopped; resume with: fedgbo resume {folder}")
         sys.exit(130)
@@ -149,7 +144,7 @@ def _carry_out(config: RunConfig, folder: Path, how: _How) -> None:
 def _client_memory(config: RunConfig, result: Result) -> int | None:
     """Return the bytes that a client holds, as in the paper's Table 1; None for algorithms without a formula."""
     try:
-        return len(exchange(config.build_algorithm(), 1).memory) * result.params.nbytes
+        return len(exchange(config.built_algorithm, 1).memory) * result.params.nbytes
     except ConfigError:
         return None
 

@@ -17,7 +17,7 @@ from fedgbo.core.errors import (
 )
 from fedgbo.core.objective import TERMS, MaxEntropy, Proximal, Term
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
-from fedgbo.core.pipeline import Aggregator, Sampler, Transform, with_state
+from fedgbo.core.pipeline import Aggregator, Sampler, Transform
 from fedgbo.core.random import Rows, check_seed, name_of, permutation, stream, torch_seed
 from fedgbo.core.schedule import SCHEDULES, Constant, Exponential, InverseSqrt, Number, Schedule, Step, at_round
 from fedgbo.core.state import State
@@ -29,5 +29,5 @@ __all__ = [
     "FolderBusyError", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number", "Optimiser", "Proximal",
     "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "State", "Stats", "Step", "Term", "Transform",
     "Upload", "at_round", "check_seed", "decay", "name_of", "not_negative", "permutation", "positive", "stream",
-    "torch_seed", "unknown", "whole", "with_state",
+    "torch_seed", "unknown", "whole",
 ]  # fmt: skip

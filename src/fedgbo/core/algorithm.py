@@ -26,7 +26,11 @@ class FederatedAlgorithm(ABC):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        for slot, kind in get_type_hints(type(self)).items():
+        try:
+            hints = get_type_hints(type(self))
+        except NameError:  # an annotation names something that is only imported for type checkers
+            hints = {}
+        for slot, kind in hints.items():
             if isinstance(kind, type) and issubclass(kind, Optimiser) and not isinstance(getattr(self, slot), kind):
                 wanted = (
                     "an optimiser such as SGDm(lr=0.1, beta=0.9)" if kind is Optimiser else f"{kind.__name__}(lr=...)"

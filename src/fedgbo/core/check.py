@@ -1,7 +1,8 @@
-"""Do the formulas of an optimiser or an algorithm hang together? For classes that users write."""
+"""Checks that the formulas of an optimiser or an algorithm are consistent, for classes that users write."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -35,19 +36,19 @@ def check(thing: Optimiser | FederatedAlgorithm, params: Tensor | None = None) -
 
     >>> from fedgbo import SGDm
     >>> check(SGDm(lr=0.1, beta=0.9))
-    'SGDm: the formulas hang together (shapes, purity, update, inverse for K = 1, 2, 5)'
+    'SGDm: the formulas are consistent (shapes, purity, update, inverse for K = 1, 2, 5)'
     """
     now: Any = at_round(thing, 0)
     start = torch.linspace(-1, 1, LENGTH, dtype=torch.float64) if params is None else params.double()
     if isinstance(now, Optimiser):
         _check_optimiser(now, start)
         inverse = f", inverse for K = {', '.join(map(str, STEPS))}" if isinstance(now, AffineOptimiser) else ""
-        return f"{type(now).__name__}: the formulas hang together (shapes, purity, update{inverse})"
+        return f"{type(now).__name__}: the formulas are consistent (shapes, purity, update{inverse})"
     if isinstance(now, FederatedAlgorithm):
         for optimiser in optimisers_of(now):
             _check_optimiser(optimiser, start)
         _check_algorithm(now)
-        return f"{type(now).__name__}: the formulas hang together (shapes, purity, three rounds with three clients)"
+        return f"{type(now).__name__}: the formulas are consistent (shapes, purity, three rounds with three clients)"
     raise ConfigError(f"check takes an optimiser or an algorithm, not {thing!r}")
 
 
@@ -73,20 +74,26 @@ def _check_optimiser(optimiser: Optimiser, params: Tensor) -> None:
     grad = draw()
     updated = _pure(f"{name}.update", optimiser.update, params, stats, grad)
     _check_vector(f"{name}.update", updated, length)
-    moved, _ = _pure(f"{name}.step", optimiser.step, params, stats, grad)
-    _check_vector(f"{name}.step", moved, length)
+    stepped = _pure(f"{name}.step", optimiser.step, params, stats, grad)
+    if not isinstance(stepped, tuple) or len(stepped) != 2:
+        raise ConfigError(f"{name}.step must return the parameters and the statistics, not {type(stepped).__name__}")
+    _check_vector(f"{name}.step", stepped[0], length)
 
 
 def _check_affine(optimiser: AffineOptimiser, params: Tensor, stats: Stats, draw: Callable[[], Tensor]) -> None:
     name, length = type(optimiser).__name__, len(params)
-    for what, part in zip("ab", _pure(f"{name}.affine", optimiser.affine, stats), strict=True):
+    parts = _pure(f"{name}.affine", optimiser.affine, stats)
+    if not isinstance(parts, tuple) or len(parts) != 2:
+        raise ConfigError(f"{name}.affine must return the pair (a, b), not {type(parts).__name__}")
+    for what, part in zip("ab", parts, strict=True):
+        if not isinstance(part, Tensor | Real):
+            raise ConfigError(f"{name}.affine's {what} must be a vector or a number, not {type(part).__name__}")
         if isinstance(part, Tensor) and part.ndim:
             _check_vector(f"{name}.affine's {what}", part, length)
         if not bool(torch.isfinite(torch.as_tensor(part)).all()):
             raise ConfigError(f"{name}.affine's {what} is not finite: {part}")
-    _, scale = optimiser.affine(stats)
-    if bool((torch.as_tensor(scale) == 0).any()):
-        raise ConfigError(f"{name}.affine's b is zero, so that the gradient cannot be recovered: {scale}")
+    if not bool((torch.as_tensor(parts[1]) > 0).all()):
+        raise ConfigError(f"{name}.affine's b must be above 0, since steps go down: {parts[1]}")
     grad = draw()
     _check_equal(
         f"{name}.update does not do what affine says, y - (a + b g)",
@@ -94,12 +101,12 @@ def _check_affine(optimiser: AffineOptimiser, params: Tensor, stats: Stats, draw
         optimiser.fixed(stats)(params, grad),
     )
     for steps in STEPS:
-        y, grads = params, [draw() for _ in range(steps)]
+        y, grads = torch.zeros_like(params), [draw() for _ in range(steps)]  # from 0, so that no digit is lost
         for g in grads:
             y = optimiser.update(y, stats, g)
         _check_equal(
             f"{name}.invert does not recover the mean gradient of K = {steps} updates",
-            optimiser.invert(stats, params - y, steps),
+            optimiser.invert(stats, -y, steps),
             torch.stack(grads).mean(dim=0),
         )
 

@@ -1,8 +1,7 @@
 """The parts of a round between clients and server: who takes part, what happens to uploads, how they are combined."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -11,11 +10,14 @@ from fedgbo.core.upload import Mean, Upload
 
 
 class Sampler(ABC):
-    """Decides which clients take part in a round: a pure function of their number and of a random stream."""
+    """Decides which clients take part in a round: a pure function without memory, so that a run can be resumed."""
 
     @abstractmethod
-    def sample(self, clients: int, rng: np.random.Generator) -> list[int]:
-        """Return the cohort in ascending order; it may be empty, and the round then changes nothing."""
+    def sample(self, clients: int, t: int, rng: np.random.Generator) -> Sequence[int]:
+        """Return the cohort of round t, of clients 0 ... clients - 1, in ascending order.
+
+        It may be empty, and the round then changes nothing. `rng` is a random stream of this round.
+        """
 
 
 class Transform(ABC):  # noqa: B024 - a transform overrides one method or both
@@ -25,7 +27,7 @@ class Transform(ABC):  # noqa: B024 - a transform overrides one method or both
     """
 
     def encode(self, upload: Upload, rng: np.random.Generator) -> Upload:
-        """Return what the client sends instead; a transform that compresses sets `nbytes` to what travels."""
+        """Return what the client sends; `dataclasses.replace` makes it. `nbytes` are the bytes that travel."""
         return upload
 
     def decode(self, mean: Mean, rng: np.random.Generator) -> Mean:
@@ -38,13 +40,11 @@ class Aggregator(ABC):
 
     @abstractmethod
     def combine(self, uploads: Iterable[Upload]) -> State:
-        """Return the combined vectors, in the type of the uploads. Uploads come in ascending order of clients."""
+        """Return the combined model difference and statistics.
+
+        Uploads have the same vectors, come in ascending order of clients, and can be gone through once.
+        """
 
     def weight(self, upload: Upload) -> int:
         """Return how much an upload counts: also in the mean number of local steps that `server_update` is given."""
         return 1
-
-
-def with_state(upload: Upload, state: State) -> Upload:
-    """Return the upload with other vectors, counted at their full size."""
-    return replace(upload, state=state, nbytes=state.nbytes)

@@ -6,6 +6,7 @@ Any number of an optimiser, an algorithm or an objective term may be a Schedule;
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass, replace
+from numbers import Real
 from typing import Any, TypeVar
 
 from fedgbo.core.errors import ConfigError
@@ -23,7 +24,7 @@ class Schedule(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < math.inf:
                 raise ConfigError(
                     f"{type(self).__name__.lower()} schedule: {field.name} must be above 0, not {value!r}"
                 )

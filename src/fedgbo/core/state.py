@@ -3,9 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from fedgbo.core.errors import ConfigError
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,17 @@ class State:
     def part(self, begin: int, end: int) -> "State":
         """Return the numbers from `begin` to `end` of every vector, without a copy."""
         return State(self.params[begin:end], {name: stat[begin:end] for name, stat in self.stats.items()})
+
+    @classmethod
+    def expect(cls, thing: Any, where: str, like: Tensor | None = None) -> "State":
+        """Return `thing` if it is a state, with a model like `like`; raise ConfigError that names `where` otherwise."""
+        if not isinstance(thing, cls):
+            raise ConfigError(f"{where} must return a fedgbo.State, not {type(thing).__name__}")
+        if like is not None and thing.params.shape != like.shape:
+            raise ConfigError(
+                f"{where} returned a model of shape {tuple(thing.params.shape)}; it must be {tuple(like.shape)}"
+            )
+        return thing
 
     def not_finite(self) -> str | None:
         """Name the first vector with a NaN or an infinity in it, if there is one."""

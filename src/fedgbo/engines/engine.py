@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from fedgbo.core import FederatedAlgorithm, Mean, State, Stats, Upload
+from fedgbo.core import ConfigError, FederatedAlgorithm, Mean, State, Stats, Upload
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.flat import FlatModel
 from fedgbo.pipeline import Pipeline
@@ -97,6 +97,7 @@ class Tally:
     """Adds up what uploads say of themselves while they pass on to the aggregator."""
 
     clients: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of the uploaded vectors
     losses: list[float] = field(default_factory=list)
     weights: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
@@ -111,6 +112,7 @@ class Tally:
         for upload in uploads:
             self.seconds += time.perf_counter() - began
             self.clients.append(upload.client)
+            self.names = self.names or list(upload.state.tensors())
             self.losses.append(upload.loss)
             self.weights.append(work.pipeline.aggregator.weight(upload))
             self.steps.append(upload.steps)
@@ -123,6 +125,12 @@ class Tally:
 
     def gathered(self, combined: State, work: Round, population: int, downloads: int | None = None) -> Gathered:
         """Return the round's outcome; `downloads` is how many clients downloaded, where not all of them answered."""
+        where = f"{type(work.pipeline.aggregator).__name__}.combine"
+        combined = State.expect(combined, where, work.down.params).to(work.down.params.dtype)
+        if not self.clients or not any(self.weights):
+            raise ConfigError(f"{where} must go through the uploads, and give some of them a weight above 0")
+        if self.names and combined.tensors().keys() != set(self.names):
+            raise ConfigError(f"{where} returned {', '.join(combined.tensors())} of uploads of {', '.join(self.names)}")
         count = len(self.clients) if downloads is None else downloads
         return Gathered(
             mean=Mean(combined.params, combined.stats, len(self.clients), population),
@@ -142,4 +150,4 @@ def gather(uploads: Iterable[Upload], work: Round, population: int, downloads: i
     """Combine uploads, which come in ascending order of clients, and add up what they say of themselves."""
     tally = Tally()
     combined = work.pipeline.aggregator.combine(tally.passing(uploads, work))
-    return tally.gathered(combined.to(work.down.params.dtype), work, population, downloads)
+    return tally.gathered(combined, work, population, downloads)

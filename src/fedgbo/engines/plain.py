@@ -1,6 +1,6 @@
 """The plain engine: one client after the other, in ascending order. All other engines are checked against it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgbo.core import Client, FederatedAlgorithm, Upload
+from fedgbo.core import Client, FederatedAlgorithm, State, Upload
 from fedgbo.core.errors import ConfigError, DataError, DivergenceError
+from fedgbo.core.objective import MaxEntropy, Term
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, stream, torch_seed
 from fedgbo.data.samples import Samples
@@ -28,8 +29,8 @@ class Descent(Protocol):
     def explain(self, model: FlatModel) -> str:
         """Say how, in a few words."""
 
-    def takes(self, client: "SimulatedClient", params: Tensor) -> bool:
-        """Return whether this is for the client's objective terms; else the textbook loop is used."""
+    def takes(self, terms: Sequence[Term]) -> bool:
+        """Return whether this is for an objective with these terms; else the textbook loop is used."""
 
     def descend(self, client: "SimulatedClient", params: Tensor, step: AffineStep) -> Tensor:
         """Take a client's local steps from `params`; return y_K and note the losses in `client.losses`."""
@@ -41,8 +42,8 @@ class InPlace:
     def explain(self, model: FlatModel) -> str:
         return f"local steps in place, gradients by {model.kind}"
 
-    def takes(self, client: "SimulatedClient", params: Tensor) -> bool:
-        return all(term.gradient(params, client.start) is None for term in client.terms)
+    def takes(self, terms: Sequence[Term]) -> bool:
+        return all(isinstance(term, MaxEntropy) for term in terms)  # which has no gradient of its own
 
     def descend(self, client: "SimulatedClient", params: Tensor, step: AffineStep) -> Tensor:
         client.model.params.copy_(params)
@@ -72,6 +73,9 @@ class PlainEngine:
         why: str = "",
     ) -> None:
         self.task, self.seed, self.descent, self.why = task, seed, descent, why
+        if descent is not None and not descent.takes(algorithm.terms):
+            names = ", ".join(type(term).__name__ for term in algorithm.terms)
+            self.descent, self.why = None, f"the objective has the terms {names}"
         self.device = torch.device(device)
         self.model = FlatModel(self.build_model(), task.loss, fast=descent is not None)
         self.initial_params = self.model.params.clone()
@@ -144,7 +148,9 @@ class PlainEngine:
 
 def upload_of(client: "SimulatedClient", work: Round, seed: int) -> Upload:
     """Run `client_update` on a client, keep its state, and return what it sends after the transforms."""
-    state, operations = work.meter.client_update(work.algorithm, work.down, client)
+    up, operations = work.meter.client_update(work.algorithm, work.down, client)
+    state = State.expect(up, f"{type(work.algorithm).__name__}.client_update", work.down.params)
+    state = state.to(work.down.params.dtype)  # as the model is sent; numpy's numbers are float64
     client.keep_state(work)
     upload = Upload(
         client=client.id,
@@ -187,6 +193,8 @@ class SimulatedClient(Client):
         self._rows: Rows | None = None  # of the last minibatch
         self._last: tuple[tuple[Tensor, Tensor], Tensor | None] | None = None  # it, and the state of torch's generator
         self._declared = work.algorithm.client_state(work.down.params)
+        if not isinstance(self._declared, Mapping):
+            raise ConfigError(f"{type(work.algorithm).__name__}.client_state must return a dict of vectors by name")
         self.state = work.states.load(client, self._declared) if work.states is not None else {}
         if engine.draws:
             generator_of(engine.device).manual_seed(torch_seed(engine.seed, "dropout", work.t, client))
@@ -223,7 +231,7 @@ class SimulatedClient(Client):
 
     def descend(self, params: Tensor, optimiser: Optimiser, stats: Stats) -> Tensor:
         descent = self._engine.descent
-        if descent is None or not isinstance(optimiser, AffineOptimiser) or not descent.takes(self, params):
+        if descent is None or not isinstance(optimiser, AffineOptimiser):
             return super().descend(params, optimiser, stats)
         return descent.descend(self, params, optimiser.fixed(stats).like(self.model.params))
 
@@ -267,11 +275,13 @@ class SimulatedClient(Client):
     def keep_state(self, work: Round) -> None:
         """Save the vectors in `state`, in their declared types; raise unless they are those that are declared."""
         declared = self._declared
+        if not isinstance(self.state, Mapping):
+            raise ConfigError("client_update replaced client.state; replace vectors in it, by name")
         for name, vector in self.state.items():
             if name not in declared or not isinstance(vector, Tensor) or vector.shape != declared[name].shape:
                 raise ConfigError(
                     f"client_update left {name!r} in client.state, but {type(work.algorithm).__name__}.client_state "
-                    f"declares {', '.join(declared) or 'nothing'}, each as long as the model"
+                    f"declares {', '.join(declared) or 'nothing'}; vectors keep the names and shapes declared there"
                 )
         if missing := sorted(declared.keys() - self.state.keys()):
             raise ConfigError(f"client_update removed {', '.join(missing)} from client.state; replace vectors only")

@@ -64,14 +64,15 @@ def local_engine(
     if sparse is not None:
         return PlainEngine(task, algorithm, seed, device, sparse, "the model is linear and the samples are sparse")
     workers = min(workers, task.cohort_size)
-    pays, plain.why = _threads_pay(plain, workers)
+    pays, why = _threads_pay(plain, workers)
+    plain.why = f"{plain.why}; {why}" if plain.descent is None else why
     return ThreadedEngine(plain, algorithm, workers, task.cohort_size) if pays else plain
 
 
 def explain(engine: Engine) -> str:
     """Say which implementation of `Client.descend` was chosen, and why."""
-    native = "C code is built" if library() else "there is no C code: FEDGBO_NATIVE=0, or no compiler"
-    return f"{engine.choice}; {native}"
+    native = "" if library() else "; there is no C code: FEDGBO_NATIVE=0, or no compiler"
+    return f"Client.descend: {engine.choice}{native}"
 
 
 def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:

@@ -1,11 +1,13 @@
 """Local steps of a linear model on sparse samples: all K steps of a client in one call of C code (native/sparse.c)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core import AffineStep, Proximal
+from fedgbo.core import AffineStep, Proximal, Term
 from fedgbo.data.samples import SparseSamples
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import SimulatedClient
@@ -28,8 +30,8 @@ class SparseDescent:
     def explain(self, model: FlatModel) -> str:
         return "all local steps of a client in one call of C code for linear models on sparse samples"
 
-    def takes(self, client: SimulatedClient, params: Tensor) -> bool:
-        return all(type(term) is Proximal for term in client.terms)
+    def takes(self, terms: Sequence[Term]) -> bool:
+        return all(type(term) is Proximal for term in terms)
 
     def descend(self, client: SimulatedClient, params: Tensor, step: AffineStep) -> Tensor:
         y, batch = torch.empty_like(client.model.params).copy_(params), self._batch

@@ -43,9 +43,10 @@ class Request(BaseModel):
     test_samples: int | None = Field(default=None, ge=1)
     metrics: list[str] = []
     weights: Literal["clients", "samples"] | None = None
-    sampler: Table | None = None
-    transforms: list[Table] = []
-    aggregator: Table | None = None
+    sampler: Table | str | None = None
+    transforms: list[Table | str] = []
+    aggregator: Table | str | None = None
+    engine: Literal["auto", "plain"] | None = None
 
     def resolve(self) -> tuple[RunConfig, str | None]:
         """Return the run, and a note about the settings that a preset filled in."""

@@ -169,7 +169,7 @@ def _start(grid: Grid, task: TaskBuilder | None, config: Mapping[str, Any]) -> N
     built = _with_clients(build_task(builder, arguments, config), config.get("clients", 0))
     strategy = Strategy(
         described.fitted(built),
-        described.build_algorithm(),
+        described.built_algorithm,
         local_steps=described.build_local_steps(),
         seed=described.seed,
         options=Options.of(config),

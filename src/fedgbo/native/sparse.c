@@ -3,7 +3,7 @@
 
    y lies as in nn.Linear: weight (classes, features), then bias (classes). Sample r has the features
    indices[indptr[r] ... indptr[r + 1] - 1]; a feature's value is its count over the sum of the sample's counts, rounded
-   to float32 as in data/sparse.py. Where a sample has no feature its gradient is zero, so a step touches the features of
+   to float32 as in data/samples.py. Where a sample has no feature its gradient is zero, so a step touches the features of
    its minibatch; all other parameters move by offset and pull alone, in one pass, where there are any. `scores` has room
    for (batch, classes) numbers.
    Returns the mean loss. */

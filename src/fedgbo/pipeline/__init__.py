@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedgbo.core import Aggregator, ConfigError, Mean, Sampler, Transform, Upload, stream
+from fedgbo.core import Aggregator, ConfigError, Mean, Sampler, State, Transform, Upload, stream
 from fedgbo.pipeline.aggregators import ExactMean
 from fedgbo.pipeline.samplers import FixedSize
 
@@ -21,7 +21,7 @@ class Pipeline:
         cls,
         clients_per_round: int,
         sampler: Sampler | None,
-        transforms: Sequence[Transform],
+        transforms: Sequence[Transform] | Transform,
         aggregator: Aggregator | None,
         weights: str,
     ) -> "Pipeline":
@@ -33,19 +33,36 @@ class Pipeline:
         for name, part, kind in (("sampler", own, Sampler), ("aggregator", chosen, Aggregator)):
             if not isinstance(part, kind):
                 raise ConfigError(f"{name} must be a fedgbo.{kind.__name__}, not {part!r}")
+        transforms = (transforms,) if isinstance(transforms, Transform) else tuple(transforms or ())
         for transform in transforms:
             if not isinstance(transform, Transform):
                 raise ConfigError(f"transforms takes transforms such as ClipNorm(1.0), not {transform!r}")
-        return cls(own, tuple(transforms), chosen)
+        return cls(own, transforms, chosen)
 
     def cohort(self, clients: int, seed: int, t: int) -> list[int]:
         """Return round t's clients, in ascending order."""
-        return self.sampler.sample(clients, stream(seed, "cohort", t))
+        sampled = self.sampler.sample(clients, t, stream(seed, "cohort", t))
+        try:
+            cohort = [int(client) for client in sampled]
+        except TypeError:
+            cohort = [-1]
+        if cohort != sorted(set(cohort)) or (cohort and not 0 <= cohort[0] <= cohort[-1] < clients):
+            raise ConfigError(
+                f"{type(self.sampler).__name__}.sample returned {str(sampled)[:80]}; it must return different clients "
+                f"from 0 to {clients - 1}, in ascending order"
+            )
+        return cohort
 
     def encode(self, upload: Upload, seed: int, t: int) -> Upload:
         """Return what the client sends."""
         for number, transform in enumerate(self.transforms):
-            upload = transform.encode(upload, stream(seed, "encode", t, upload.client, number))
+            name, sent = f"{type(transform).__name__}.encode", upload
+            upload = transform.encode(sent, stream(seed, "encode", t, sent.client, number))
+            if not isinstance(upload, Upload):
+                raise ConfigError(f"{name} must return an Upload, not {type(upload).__name__}")
+            State.expect(upload.state, name, sent.state.params)
+            if not isinstance(upload.nbytes, int) or upload.nbytes < 0:
+                raise ConfigError(f"{name} set nbytes to {upload.nbytes!r}; it must be a whole number from 0 on")
         return upload
 
     def decode(self, mean: Mean, seed: int, t: int) -> Mean:

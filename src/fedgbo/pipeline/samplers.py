@@ -9,14 +9,14 @@ from fedgbo.core import ConfigError, Sampler, positive, whole
 
 @dataclass(frozen=True)
 class FixedSize(Sampler):
-    """As many clients in every round, each with the same chance, without replacement."""
+    """The same number of clients in every round, each with the same chance, without replacement."""
 
     clients_per_round: int
 
     def __post_init__(self) -> None:
         whole("clients_per_round", self.clients_per_round)
 
-    def sample(self, clients: int, rng: np.random.Generator) -> list[int]:
+    def sample(self, clients: int, t: int, rng: np.random.Generator) -> list[int]:
         if self.clients_per_round > clients:
             raise ConfigError(f"clients_per_round is {self.clients_per_round}, but there are {clients} clients")
         cohort: list[int] = np.sort(rng.choice(clients, self.clients_per_round, replace=False)).tolist()
@@ -37,7 +37,7 @@ class Poisson(Sampler):
         if self.rate > 1:
             raise ConfigError(f"rate must be a probability, above 0 and at most 1, not {self.rate!r}")
 
-    def sample(self, clients: int, rng: np.random.Generator) -> list[int]:
+    def sample(self, clients: int, t: int, rng: np.random.Generator) -> list[int]:
         cohort: list[int] = np.flatnonzero(rng.random(clients) < self.rate).tolist()
         return cohort
 

@@ -1,11 +1,11 @@
 """Changes of uploads between client and server."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from fedgbo.core import Number, State, Transform, Upload, positive, with_state
+from fedgbo.core import Number, State, Transform, Upload, positive
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class ClipNorm(Transform):
         norm = float(torch.linalg.vector_norm(norms))
         if norm <= self.norm:
             return upload
-        return with_state(upload, State.of_tensors({name: x * (self.norm / norm) for name, x in tensors.items()}))
+        scaled = {name: x * (self.norm / norm) for name, x in tensors.items()}
+        return replace(upload, state=State.of_tensors(scaled))
 
 
 TRANSFORMS: dict[str, type[Transform]] = {"clipnorm": ClipNorm}

@@ -35,7 +35,7 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write this, whole or not at all."""
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.state.tensors().items()}
+        tensors = {name: x.cpu().contiguous().clone() for name, x in self.state.tensors().items()}  # none shares memory
         tensors |= as_tensors(self.clients)
         header = {
             "format": FORMAT,

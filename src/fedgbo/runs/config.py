@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,9 +39,10 @@ class RunConfig(BaseModel):
     held_out: float | None = None  # test on this share of every client's training samples; None: on the test set
     metrics: list[str] = []  # measured in every round: see fedgbo.runs.loop
     weights: Literal["clients", "samples"] | None = None  # of the mean; None: all clients count the same
-    sampler: Table | None = None  # None: clients_per_round of them
-    transforms: list[Table] = []
-    aggregator: Table | None = None  # None: the mean
+    sampler: Table | str | None = None  # a table or a name; None: clients_per_round of them
+    transforms: list[Table | str] = []
+    aggregator: Table | str | None = None  # None: the mean
+    engine: Literal["auto", "plain"] | None = None  # None: auto
 
     def build_task(self) -> Task:
         """Build the task, with this run's clients per round, batch size and test samples."""
@@ -63,8 +65,9 @@ class RunConfig(BaseModel):
             data = replace(data, test=data.test.take(rows))
         return replace(task, data=data, **changes)
 
-    def build_algorithm(self) -> FederatedAlgorithm:
-        """Build the algorithm."""
+    @cached_property
+    def built_algorithm(self) -> FederatedAlgorithm:
+        """The algorithm, built once."""
         algorithm = build("algorithm", self.algorithm)
         if not isinstance(algorithm, FederatedAlgorithm):
             raise ConfigError(f"algorithm {self.algorithm['name']} must be a fedgbo.FederatedAlgorithm")
@@ -74,9 +77,9 @@ class RunConfig(BaseModel):
         """Build the sampler, the transforms and the aggregator, as arguments of `run`."""
         return {
             "weights": self.weights or "clients",
-            "sampler": None if self.sampler is None else build("sampler", self.sampler),
-            "transforms": [build("transform", table) for table in self.transforms],
-            "aggregator": None if self.aggregator is None else build("aggregator", self.aggregator),
+            "sampler": None if self.sampler is None else build("sampler", _table(self.sampler)),
+            "transforms": [build("transform", _table(one)) for one in self.transforms],
+            "aggregator": None if self.aggregator is None else build("aggregator", _table(self.aggregator)),
         }
 
     def build_local_steps(self) -> LocalSteps:
@@ -92,7 +95,8 @@ class RunConfig(BaseModel):
         if ":" in task["name"]:
             file, _, name = task["name"].rpartition(":")
             task["name"] = f"{Path(file).expanduser().resolve()}:{name}"
-        return self.model_copy(update={"task": task, "algorithm": describe(self.build_algorithm())})
+        parts = {name: describe(part) for name, part in self.build_pipeline().items() if getattr(self, name)}
+        return self.model_copy(update={"task": task, "algorithm": describe(self.built_algorithm), **parts})
 
     @property
     def label(self) -> str:
@@ -101,6 +105,10 @@ class RunConfig(BaseModel):
         optimiser = algorithm.get("server") or algorithm.get("optimiser") or {}
         parts = [_short(algorithm["name"]), _short(optimiser.get("name", "sgd"))]
         return "-".join(part for part in parts if part != "sgd")
+
+
+def _table(given: Table | str) -> Table:
+    return {"name": given} if isinstance(given, str) else given
 
 
 def _short(name: str) -> str:
@@ -114,12 +122,11 @@ def execute(
     resume: bool = False,
     workers: int | None = None,
     device: str = "cpu",
-    engine: str = "auto",
 ) -> Result:
     """Carry out a configuration, into the folder `out` if there is one."""
     return run(
         config.build_task(),
-        config.build_algorithm(),
+        config.built_algorithm,
         rounds=config.rounds,
         local_steps=config.build_local_steps(),
         seed=config.seed,
@@ -130,7 +137,7 @@ def execute(
         workers=workers,
         metrics=config.metrics,
         device=device,
-        engine=engine,
+        engine=config.engine or "auto",
         **config.build_pipeline(),
         config=config.complete().model_dump(),
     )

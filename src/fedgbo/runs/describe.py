@@ -14,6 +14,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.core import SCHEDULES, TERMS, ConfigError, FedGBOError, unknown
 from fedgbo.optimisers import OPTIMISERS
@@ -81,6 +84,10 @@ def describe(thing: Any) -> Any:
     """Undo `build`: return the table that describes an object, or the plain value itself."""
     if thing is None or isinstance(thing, bool | int | float | str):
         return thing
+    if isinstance(thing, np.generic):
+        return thing.item()
+    if isinstance(thing, np.ndarray | Tensor):
+        return {"array": hashlib.sha256(np.ascontiguousarray(thing).tobytes()).hexdigest(), "shape": list(thing.shape)}
     if isinstance(thing, Mapping):
         return {str(key): describe(value) for key, value in thing.items()}
     if isinstance(thing, Sequence):

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedgbo.core import Aggregator, FederatedAlgorithm, Sampler, Transform, whole
 from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, unknown
 from fedgbo.core.random import check_seed
+from fedgbo.core.schedule import at_round
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, device_of, keep_freed_memory, reproducible
 from fedgbo.engines.engine import Engine
@@ -95,7 +96,9 @@ def run(
     if not isinstance(algorithm, FederatedAlgorithm):
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
     if engine not in ENGINES:
-        raise ConfigError(unknown("engine", engine, ENGINES))
+        raise ConfigError(unknown("engine", str(engine), ENGINES))
+    if resume and out is None:
+        raise ConfigError("resume=True needs out=, the folder of the run to resume")
     plan = Plan(
         task=task,
         algorithm=algorithm,
@@ -251,11 +254,12 @@ class Loop:
 
 def client_memory(stack: ExitStack, plan: Plan, folder: RunFolder | None, start: Start) -> ClientMemory | None:
     """Return where the clients' states are kept: in the run's folder or, without one, in a temporary one."""
-    if not plan.algorithm.client_state(start.state.params):
+    if not at_round(plan.algorithm, 0).client_state(start.state.params):
         return None
     if folder is not None:
         return ClientMemory(folder.path / "clients", start.clients)
-    return ClientMemory(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgbo-clients-"))))
+    folder_of_its_own = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgbo-clients-"))
+    return ClientMemory(Path(folder_of_its_own), temporary=True)
 
 
 def _engine(plan: Plan, device: torch.device) -> Engine:

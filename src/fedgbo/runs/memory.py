@@ -24,12 +24,19 @@ class ClientMemory:
     """A folder of client states, made when the first is saved. `rounds` has the round of each client's current version.
 
     With `keep_from`, versions that no checkpoint after so many rounds needs are removed with every save; without it,
-    `prune` removes them.
+    `prune` removes them. A `temporary` memory is for a run without checkpoints: only current versions are kept.
     """
 
-    def __init__(self, folder: Path, rounds: Mapping[int, int] | None = None, keep_from: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rounds: Mapping[int, int] | None = None,
+        *,
+        keep_from: int | None = None,
+        temporary: bool = False,
+    ) -> None:
         self.folder, self.rounds = folder, dict(rounds or {})
-        self._keep_from = keep_from
+        self._keep_from, self._temporary = keep_from, temporary
         self._written: list[Path] = []  # since the last flush
         self._versions: dict[int, set[int]] = {}  # rounds of all files of a client
         for path in folder.glob("*.safetensors"):
@@ -43,7 +50,7 @@ class ClientMemory:
         return self._read(client, self.rounds[client], initial)
 
     def save(self, client: int, t: int, state: Stats) -> None:
-        tensors = {name: x.detach().cpu().contiguous() for name, x in state.items()}
+        tensors = {name: x.detach().cpu().contiguous().clone() for name, x in state.items()}  # none shares memory
         header = {"client": client, "round": t, "digest": digest(tensors)}
         path = self._path(client, t)
         try:
@@ -51,8 +58,9 @@ class ClientMemory:
             write_atomic(path, to_bytes(tensors, metadata={KEY: json.dumps(header)}), durable=False)
         except OSError as error:
             raise RunFolderError(f"cannot write the state of client {client}: {error}") from error
-        self._written.append(path)
         self._versions.setdefault(client, set()).add(t)
+        if not self._temporary:
+            self._written.append(path)
         if self._keep_from is not None:
             self.flush()
             self._prune(client, self._keep_from)
@@ -60,6 +68,8 @@ class ClientMemory:
     def commit(self, clients: Iterable[int], t: int) -> None:
         """Make the versions of round t current: the round is complete."""
         self.rounds.update(dict.fromkeys(clients, t))
+        if self._temporary:
+            self.prune(t + 1)
 
     def flush(self) -> None:
         """Make sure that all files are on disk, before a checkpoint that needs them."""

@@ -81,8 +81,9 @@ class Plan:
             "seed": self.seed,
             "initial_params": sha256(params.cpu().numpy().tobytes()).hexdigest(),
         }
-        usual = Pipeline(FixedSize(self.task.cohort_size), (), ExactMean())
-        return about if self.pipeline == usual else {**about, "pipeline": describe(self.pipeline)}
+        own, usual = vars(self.pipeline), vars(Pipeline(FixedSize(self.task.cohort_size), (), ExactMean()))
+        about |= {name: describe(part) for name, part in own.items() if part != usual[name]}
+        return about if self.engine == "auto" else {**about, "engine": self.engine}
 
     def start(self, engine: Engine) -> tuple[Start, dict[str, Any]]:
         """Return where a new run begins, and what it is."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from fedgbo.engines.select import local_engine
 from fedgbo.engines.torchrun.engine import TorchrunEngine
 from fedgbo.engines.torchrun.join import join, joined, under_torchrun
 from fedgbo.engines.torchrun.ranks import Ranks
+from fedgbo.runs.config import RunConfig
 from fedgbo.runs.loop import Loop, Recorder, client_memory
 from fedgbo.runs.plan import Plan, Start, open_folder
 from fedgbo.runs.record import Ledger, Record
@@ -104,12 +106,17 @@ def _check_alike(ranks: Ranks, about: Mapping[str, Any], device: torch.device) -
     ranks.together(compare)
 
 
-def ask_rank0(make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Let rank 0 alone find something out, such as what its files say, and return that in all processes."""
+def ask_rank0(make: Callable[[], tuple[RunConfig, Path]]) -> tuple[RunConfig, Path]:
+    """Let rank 0 alone find out what to run and where, and return that in all processes."""
     if not under_torchrun():
         return make()
-    answer: dict[str, Any] = json.loads(join().lead(lambda: json.dumps(make()).encode()))
-    return answer
+
+    def told() -> bytes:
+        config, folder = make()
+        return json.dumps([config.model_dump(), str(folder)]).encode()
+
+    config, folder = json.loads(join().lead(told))
+    return RunConfig(**config), Path(folder)
 
 
 def leads() -> bool:

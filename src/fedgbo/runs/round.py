@@ -46,13 +46,15 @@ class Rounds:
         cohort = pipeline.cohort(engine.task.data.clients, engine.seed, t)
         if not cohort:  # Poisson sampling may draw nobody: the server state stays as it is
             return progress._replace(ledger=progress.ledger._replace(round=t + 1), record=None, seconds={})
-        down, steps = algorithm.broadcast(server), steps_of(self.local_steps, cohort, t)
+        name, steps = type(algorithm).__name__, steps_of(self.local_steps, cohort, t)
+        down = State.expect(algorithm.broadcast(server), f"{name}.broadcast", server.params)
 
         # client_update and the transforms' encode for every client, then the aggregator
         gathered = engine.train(Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory))
 
         mean = pipeline.decode(gathered.mean, engine.seed, t)
-        after = _checked(algorithm.server_update(server, mean, gathered.steps), server, t)
+        after = algorithm.server_update(server, mean, gathered.steps)
+        after = _checked(State.expect(after, f"{name}.server_update", server.params), server, t)
         if self.memory is not None:
             self.memory.commit(gathered.clients, t)
         took = time.perf_counter() - began
@@ -62,12 +64,11 @@ class Rounds:
 
 
 def _checked(after: State, server: State, t: int) -> State:
-    """Return the server state in the model's type; raise unless it is finite and the model is as long as before."""
+    """Return the server state in the model's type; raise unless it is finite and has the statistics of before."""
     after = after.to(server.params.dtype)
-    if after.params.shape != server.params.shape:
+    if after.stats.keys() != server.stats.keys():
         raise ConfigError(
-            f"server_update returned a model of shape {tuple(after.params.shape)}; it must be "
-            f"{tuple(server.params.shape)}"
+            f"server_update returned the statistics {sorted(after.stats)}, but there were {sorted(server.stats)}"
         )
     if (name := after.not_finite()) is not None:
         raise DivergenceError(f"{name} is no longer finite after round {t + 1}")

@@ -52,7 +52,7 @@ class TorchrunEngine:
             combined = total.mean()
         else:
             uploads, rows = self._all_uploads(own)
-            combined = work.pipeline.aggregator.combine(uploads).to(work.down.params.dtype)
+            combined = work.pipeline.aggregator.combine(uploads)
         self._return_states(work, held)
         clients, losses, weights, steps, _, gradients, operations, nbytes, starts = zip(*rows, strict=True)
         check_same(starts)

@@ -105,7 +105,7 @@ class Plan(BaseModel):
         if self.search == "grid" and ranges:
             raise ConfigError(f"a grid needs values for {ranges[0]}, e.g. {ranges[0]}=0.1,1,10; ranges are for tpe")
         for settings in ({axis.name: end(axis.values) for axis in self.axes} for end in (min, max)):
-            self.config(settings, FIRST_SEED).build_algorithm()
+            _ = self.config(settings, FIRST_SEED).built_algorithm
 
     @property
     def trial_rounds(self) -> int:
