@@ -7,17 +7,7 @@ result = fedgbo.run(task, fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9)), rounds=2
 
 from importlib.metadata import PackageNotFoundError, version
 
-from fedgbo.algorithms import (
-    MFL,
-    SCAFFOLD,
-    AdaptiveFedOpt,
-    FedAvg,
-    FedGBO,
-    FedMAX,
-    FedProx,
-    Mimelite,
-    MimeXlite,
-)
+from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedAvg, FedGBO, FedMAX, FedProx, Mimelite, MimeXlite
 from fedgbo.core import Aggregator, Client, FederatedAlgorithm, Mean, Sampler, State, Transform, Upload
 from fedgbo.core.check import check
 from fedgbo.core.errors import (

@@ -28,6 +28,7 @@ EvalEvery = Annotated[int | None, Option(help="Rounds between evaluations. \\[de
 ClientsPerRound = Annotated[str | None, Option(help="M, or all. \\[default: the task's]")]
 BatchSize = Annotated[str | None, Option(help="B, or full. \\[default: the task's]")]
 TestSamples = Annotated[int | None, Option(help="Evaluate on a fixed random sample of the test set.")]
+Weights = Annotated[str | None, Option(help="Mean over clients, or over their samples. \\[default: clients]")]
 Workers = Annotated[int | None, Option(help="Clients trained at the same time. \\[default: the cores]")]
 Device = Annotated[str, Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
 Engine = Annotated[str | None, Option(help="plain: the textbook loop, slower, equal up to rounding. \\[default: auto]")]

@@ -34,9 +34,7 @@ def run(
     clients_per_round: opt.ClientsPerRound = None,
     batch_size: opt.BatchSize = None,
     test_samples: opt.TestSamples = None,
-    weights: Annotated[
-        str | None, Option(help="Mean over clients, or over their samples. \\[default: clients]")
-    ] = None,
+    weights: opt.Weights = None,
     metrics: Annotated[
         opt.Texts, Option(help="Measure each round: cosine, or drift (twice the work); repeatable.")
     ] = None,

@@ -1,7 +1,6 @@
 """Checks that the formulas of an optimiser or an algorithm are consistent, for classes that users write."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import is_dataclass
 from numbers import Real
 from typing import Any
 
@@ -54,8 +53,7 @@ def check(thing: Optimiser | FederatedAlgorithm, params: Tensor | None = None) -
 
 def optimisers_of(algorithm: FederatedAlgorithm) -> Iterable[Optimiser]:
     """Return the optimisers among an algorithm's settings."""
-    values = vars(algorithm).values() if is_dataclass(algorithm) else ()
-    return [value for value in values if isinstance(value, Optimiser)]
+    return [value for value in vars(algorithm).values() if isinstance(value, Optimiser)]
 
 
 def _check_optimiser(optimiser: Optimiser, params: Tensor) -> None:

@@ -258,8 +258,8 @@ def client_memory(stack: ExitStack, plan: Plan, folder: RunFolder | None, start:
         return None
     if folder is not None:
         return ClientMemory(folder.path / "clients", start.clients)
-    folder_of_its_own = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgbo-clients-"))
-    return ClientMemory(Path(folder_of_its_own), temporary=True)
+    temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgbo-clients-"))
+    return ClientMemory(Path(temporary), temporary=True)
 
 
 def _engine(plan: Plan, device: torch.device) -> Engine:

@@ -31,7 +31,6 @@ class ClientMemory:
         self,
         folder: Path,
         rounds: Mapping[int, int] | None = None,
-        *,
         keep_from: int | None = None,
         temporary: bool = False,
     ) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedgbo.engines.layers import accelerate, conv
+from fedgbo.engines.layers import accelerate
 from fedgbo.engines.layers.conv import FastMaxPool2d, pool
 from tests.engines.layers.compare import assert_same_bits, assert_same_function, run
 
@@ -46,18 +46,6 @@ def test_any_shape(channels, kernel, stride, padding, bias, needs_grad, extra, b
     layer = nn.Conv2d(channels, 5, kernel, stride=stride, padding=padding, bias=bias, dtype=torch.float64)
     x = torch.randn(batch, channels, kernel[0] + extra[0], kernel[1] + extra[1], dtype=torch.float64)
     assert_same_function(accelerate(layer), layer, x.requires_grad_(needs_grad))
-
-
-def test_the_first_layer_is_one_product_in_training_only(monkeypatch):
-    layer, x = nn.Conv2d(1, 4, 3), torch.randn(2, 1, 6, 6)
-    fast = accelerate(layer)
-    expected = layer(x)
-    called = []
-    monkeypatch.setattr(conv._Patches, "apply", lambda *args: called.append(args) or expected)
-    fast(x)
-    with torch.no_grad():
-        fast(x)
-    assert len(called) == 1
 
 
 def test_inputs_in_any_memory_order():

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedgbo.engines.layers import accelerate
-from fedgbo.engines.layers.gru import FastGRU, NativeLoops, TorchLoops, _loops
+from fedgbo.engines.layers.gru import FastGRU, NativeLoops
 from fedgbo.native import library
 from tests.engines.layers.compare import TOLERANCE, assert_same_bits, assert_same_function, relative, run
 
@@ -81,7 +81,7 @@ def test_native_gates_are_exact_to_a_few_ulp(scale):
         pytest.skip("no C compiler here")
     projected = scale * torch.randn(1, 64, 96)
     gates, inner, hidden = projected.clone(), torch.empty(1, 64, 32), torch.zeros(2, 64, 32)
-    loops = NativeLoops(library())
+    loops = NativeLoops()
     loops.forward(gates, inner, hidden, torch.zeros(96, 32), torch.zeros(128))
     exact = torch.cat((projected[..., :64].double().sigmoid(), projected[..., 64:].double().tanh()), dim=2)
     assert (gates - exact).abs().max() < 2e-7
@@ -117,12 +117,17 @@ def test_a_given_start_a_packed_sequence_and_one_sample_go_the_way_of_torch():
         fast(torch.randn(4, 3, 5))
 
 
-def test_float32_takes_the_c_loops_and_float64_does_not():
+@pytest.mark.parametrize(
+    ("width", "dtype", "fast"), [(128, "float32", True), (128, "float64", False), (10, "float32", False)]
+)
+def test_float32_of_whole_vectors_takes_the_c_loops(width, dtype, fast, monkeypatch):
     if library() is None:
         pytest.skip("no C compiler here")
-    assert isinstance(_loops(torch.zeros(384, 128)), NativeLoops)
-    assert isinstance(_loops(torch.zeros(384, 128, dtype=torch.float64)), TorchLoops)
-    assert isinstance(_loops(torch.zeros(30, 10)), TorchLoops)
+    layer, calls = accelerate(nn.GRU(3, width, dtype=getattr(torch, dtype))), []
+    forward = NativeLoops.forward
+    monkeypatch.setattr(NativeLoops, "forward", lambda *args: calls.append(1) or forward(*args))
+    layer(torch.randn(4, 2, 3, dtype=getattr(torch, dtype)))
+    assert bool(calls) == fast
 
 
 @pytest.mark.usefixtures("backend")

@@ -1,7 +1,6 @@
 """Convolutions and 2x2 max-pooling on one core, channels-last.
 
-The first convolution, on few channels, is computed together with the pooling after it. Where the C code does not apply
-(no compiler, another type, no pooling), it is one matrix product instead.
+The first convolution, on few channels, is computed by C code together with the pooling after it.
 """
 
 from typing import Any
@@ -13,8 +12,7 @@ from torch.nn import functional
 
 from fedgbo.native import TYPES, library
 
-FEW = 4  # input channels up to which a product of patches beats oneDNN, whose vectors run along the channels
-LARGEST = 1 << 23  # patch numbers worth holding until the way back: 32 MB in float32
+FEW = 4  # input channels up to which the C code beats oneDNN, whose vectors run along the channels
 
 
 class FastConv2d(nn.Conv2d):
@@ -36,78 +34,27 @@ class FastConv2d(nn.Conv2d):
         return out
 
     def _convolved(self, input: Tensor) -> Tensor:
-        if self._as_product(input):
-            out: Tensor = _Patches.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
-            return out
         if not input.is_cpu or input.ndim != 4:
             return super().forward(input)
         weight = self.weight.contiguous(memory_format=torch.channels_last)
         x = input.contiguous(memory_format=torch.channels_last)
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
-    def _as_product(self, x: Tensor) -> bool:
-        """Only worth it in training, where the patches serve twice."""
-        depth = self.in_channels * self.kernel_size[0] * self.kernel_size[1]
-        return torch.is_grad_enabled() and self._at_the_input(x) and depth * x[:, 0].numel() <= LARGEST
-
     def _in_one(self, x: Tensor) -> bool:
-        """Whether the C loops can do it: float32, whole vectors of outputs, and something to pool."""
+        """Return whether the C code applies: a plain convolution of float32 images that want no gradient."""
         native = library()
-        if native is None or not self._at_the_input(x) or x.dtype != torch.float32:
-            return False
-        larger = all(size > k for size, k in zip(x.shape[2:], self.kernel_size, strict=True))
-        return larger and self.out_channels % (2 * native.fedgbo_lanes()) == 0
-
-    def _at_the_input(self, x: Tensor) -> bool:
-        """Whether this is a plain convolution on few channels that wants no gradient for its input."""
-        if x.requires_grad or not x.is_cpu or x.ndim != 4 or self.in_channels > FEW:
+        if native is None or x.requires_grad or not x.is_cpu or x.ndim != 4 or x.dtype != torch.float32:
             return False
         if self.stride != (1, 1) or self.padding != (0, 0) or self.dilation != (1, 1) or self.groups != 1:
             return False
-        return x.shape[1] == self.in_channels and _fits(x, self.weight)
+        larger = all(size > k for size, k in zip(x.shape[2:], self.kernel_size, strict=True))
+        fits = x.shape[1] == self.in_channels <= FEW and x.dtype == self.weight.dtype
+        return larger and fits and self.out_channels % (2 * native.fedgbo_lanes()) == 0
 
     @staticmethod
     def supports(layer: nn.Conv2d) -> bool:
         """Tell whether the layer is an ordinary convolution."""
         return layer.padding_mode == "zeros" and layer.groups == 1
-
-
-def _fits(x: Tensor, weight: Tensor) -> bool:
-    return x.dtype == weight.dtype and all(size >= k for size, k in zip(x.shape[2:], weight.shape[2:], strict=True))
-
-
-class _Patches(torch.autograd.Function):
-    """out (B H' W', O) = patches^T (K + 1, B H' W')^T @ weights (K + 1, O), K = C kh kw, the last row for the bias.
-
-    The row of ones spares a pass over the output for the bias, and one over its gradient.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        B, C, H, W = x.shape
-        O, _, kh, kw = weight.shape  # noqa: E741 - as in the docstring
-        height, width = H - kh + 1, W - kw + 1
-        rows = C * kh * kw
-        patches = x.new_empty((rows + (bias is not None), B * height * width))
-        b, c, y, z = x.stride()
-        windows = x.as_strided((C, kh, kw, B, height, width), (c, y, z, b, y, z))
-        patches[:rows].view(C, kh, kw, B, height, width).copy_(windows)
-        columns = weight.reshape(O, rows).t()
-        if bias is not None:
-            patches[rows] = 1
-            columns = torch.cat((columns, bias[None]))
-        ctx.save_for_backward(patches)
-        ctx.shape = weight.shape
-        return (patches.t() @ columns).view(B, height, width, O).permute(0, 3, 1, 2)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor | None]:
-        (patches,) = ctx.saved_tensors
-        rows = ctx.shape.numel() // ctx.shape[0]
-        both = patches @ grad.permute(0, 2, 3, 1).reshape(-1, ctx.shape[0])
-        weight = both[:rows].t().reshape(ctx.shape)
-        return None, weight, both[rows] if len(both) > rows else None
 
 
 class _Pooled(torch.autograd.Function):

@@ -1,7 +1,8 @@
 """GRU with only the recurrence in the loop over time.
 
 The input projections of all time steps are one product, and so are their weight gradients. In between, a time step
-needs one small product and the gates: by C code in float32, by torch's operations otherwise, equal up to rounding.
+needs one small product and the gates, by C code in float32. Other types and widths, and machines without a compiler,
+use nn.GRU itself; results are equal up to rounding.
 
     r = sigmoid(x_r + W_r h), z = sigmoid(x_z + W_z h), q = W_n h + b_n, n = tanh(x_n + r q), h' = n + z (h - n)
 
@@ -11,7 +12,6 @@ Shapes in the loops: gates (T, B, 3H), projections x_r, x_z, x_n that become r, 
 `backward` fills delta from the gradient (T, B, H) of all hidden states. native/gru.c has the order of packed weights.
 """
 
-import ctypes
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from fedgbo.native import library
 
 
 class FastGRU(nn.GRU):
-    """nn.GRU of plain layers, started from zero; anything else goes the way of nn.GRU."""
+    """nn.GRU of plain layers, started from zero; anything else is left to nn.GRU."""
 
     def forward(  # type: ignore[override]
         self, input: Tensor, hx: Tensor | None = None
@@ -41,7 +41,10 @@ class FastGRU(nn.GRU):
     def _takes(self, x: Tensor) -> bool:
         if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_cpu or 0 in x.shape:  # a PackedSequence, one sample
             return False
-        return x.shape[2] == self.input_size and x.dtype == self.weight_hh_l0.dtype
+        native = library()
+        if native is None or x.shape[2] != self.input_size or not x.dtype == self.weight_hh_l0.dtype == torch.float32:
+            return False
+        return self.hidden_size % (2 * native.fedgbo_lanes()) == 0
 
     @staticmethod
     def supports(layer: nn.GRU) -> bool:
@@ -63,8 +66,7 @@ class _Layer(torch.autograd.Function):
         hidden = x.new_empty(T + 1, B, H)
         hidden[0] = 0
         inner = x.new_empty(T, B, H)
-        loops = _loops(w_hh)
-        loops.forward(gates, inner, hidden, w_hh, bias)
+        NativeLoops().forward(gates, inner, hidden, w_hh, bias)
         ctx.save_for_backward(x, w_ih, w_hh, gates, inner, hidden)
         return hidden[1:]
 
@@ -74,7 +76,7 @@ class _Layer(torch.autograd.Function):
         x, w_ih, w_hh, gates, inner, hidden = ctx.saved_tensors
         T, B, H = inner.shape
         delta = x.new_empty(T, B, 4 * H)  # of the inner sum of n, and of the sums under r, z and n
-        _loops(w_hh).backward(grad, gates, inner, hidden, w_hh, delta)
+        NativeLoops().backward(grad, gates, inner, hidden, w_hh, delta)
         delta = delta.view(T * B, 4 * H)
         recurrent, projected = delta[:, : 3 * H], delta[:, H:]
         dw_hh = recurrent.t() @ hidden[:T].view(T * B, H)
@@ -88,21 +90,12 @@ class _Layer(torch.autograd.Function):
         )
 
 
-def _loops(weight: Tensor) -> "NativeLoops | TorchLoops":
-    native = library()
-    if native is not None and weight.dtype == torch.float32:
-        loops = NativeLoops(native)
-        if weight.shape[1] % (2 * loops.lanes) == 0:
-            return loops
-    return TorchLoops()
-
-
 class NativeLoops:
     """The loops over time in C, float32 only: a layer is one call, in which other threads run."""
 
-    def __init__(self, native: ctypes.CDLL) -> None:
-        self._native = native
-        self.lanes = int(native.fedgbo_lanes())
+    def __init__(self) -> None:
+        self._native: Any = library()
+        self.lanes = int(self._native.fedgbo_lanes())
 
     def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:
         T, B, H = inner.shape
@@ -121,39 +114,3 @@ class NativeLoops:
         addresses = [t.data_ptr() for t in (packed, gates, inner, hidden, grad)]
         strides = grad.stride(0), grad.stride(1)
         self._native.fedgbo_gru_backward(T, B, H, *addresses, *strides, delta.data_ptr(), carry.data_ptr())
-
-
-class TorchLoops:
-    """The same in torch's operations, in place, for any floating type and without a compiler."""
-
-    def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:
-        """Take a time step in seven operations."""
-        H = inner.shape[2]
-        gates += bias[: 3 * H]
-        weight_rz, weight_n = weight[: 2 * H].t(), weight[2 * H :].t()
-        for gate, q, h, after in zip(gates, inner, hidden[:-1], hidden[1:], strict=True):
-            rz, n = gate[:, : 2 * H], gate[:, 2 * H :]
-            torch.addmm(bias[3 * H :], h, weight_n, out=q)
-            rz.addmm_(h, weight_rz).sigmoid_()
-            n.addcmul_(rz[:, :H], q).tanh_()
-            torch.lerp(n, h, rz[:, H:], out=after)
-
-    def backward(
-        self, grad: Tensor, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, delta: Tensor
-    ) -> None:
-        """All that does not depend on the gradient is done for all time steps at once, before the loop."""
-        H = inner.shape[2]
-        r, z, n = gates.chunk(3, dim=2)
-        by_n = (1 - z) * (1 - n * n)  # d n-sum / d h'
-        by_r = r * (1 - r) * inner  # d r-sum / d n-sum
-        by_z = (hidden[:-1] - n) * z * (1 - z)  # d z-sum / d h'
-        rows = torch.cat((weight[2 * H :], weight[: 2 * H]))
-        carry = torch.zeros_like(inner[0])
-        for t in range(len(inner) - 1, -1, -1):
-            dq, dr, dz, dn = delta[t].chunk(4, dim=1)
-            carry += grad[t]
-            torch.mul(carry, by_n[t], out=dn)
-            torch.mul(dn, r[t], out=dq)
-            torch.mul(dn, by_r[t], out=dr)
-            torch.mul(carry, by_z[t], out=dz)
-            carry = torch.addmm(carry.mul_(z[t]), delta[t, :, : 3 * H], rows)
