@@ -12,7 +12,7 @@ Shapes in the loops: gates (T, B, 3H), projections x_r, x_z, x_n that become r, 
 `backward` fills delta from the gradient (T, B, H) of all hidden states. native/gru.c has the order of packed weights.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,7 @@ class NativeLoops:
     """The loops over time in C, float32 only: a layer is one call, in which other threads run."""
 
     def __init__(self) -> None:
-        self._native: Any = library()
+        self._native = cast(Any, library())
         self.lanes = int(self._native.fedgbo_lanes())
 
     def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:
