@@ -43,6 +43,31 @@ def test_run_and_resume(tmp_path):
     assert longer["digest"] == straight["digest"]
 
 
+def test_the_engine_is_explained_forced_and_kept(tmp_path):
+    told = call("run", "--rounds", 2, "--explain", "--quiet", "--out", tmp_path / "auto").stderr
+    assert "Client.descend: one client at a time, local steps in place" in told
+    forced = ("run", "--engine", "plain", "--eval-every", 1, "--json", "--out")
+    told = call(*forced, tmp_path / "plain", "--rounds", 2, "--explain")
+    assert "the textbook loop, gradients by torch's autograd with torch's own layers (--engine plain)" in told.stderr
+    resumed = json.loads(call("resume", tmp_path / "plain", "--rounds", 4, "--json").stdout)
+    straight = json.loads(call(*forced, tmp_path / "straight", "--rounds", 4).stdout)
+    assert resumed["digest"] == straight["digest"]
+    unknown = call("run", "--engine", "plian", "--out", tmp_path / "no")
+    assert unknown.exit_code == 2
+
+
+def test_an_algorithm_is_built_once(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import fedgbo, pathlib\nfrom dataclasses import dataclass\n\n@dataclass(frozen=True)\n"
+        "class Mine(fedgbo.FedAvg):\n    def __post_init__(self):\n        super().__post_init__()\n"
+        f"        with pathlib.Path({str(tmp_path / 'built')!r}).open('a') as file:\n            file.write('x')\n"
+    )
+    arguments = ("--algorithm", f"{tmp_path / 'mine.py'}:Mine", "--lr", 0.1, "--rounds", 1, "--weights", "samples")
+    done = call("run", *arguments, "--quiet", "--out", tmp_path / "run")
+    assert done.exit_code == 0
+    assert (tmp_path / "built").read_text() == "x"
+
+
 def test_a_person_is_told_the_preset_and_the_result(tmp_path):
     done = call("run", "--rounds", 2, "--out", tmp_path / "run")
     assert "fedgbo-sgdm on digits, preset digits: lr=" in done.stderr

@@ -44,8 +44,9 @@ def test_one_job_or_two_give_the_same_bits(command, my_file, tmp_path):
     assert len(tables[1][1]) == 4
 
 
-def test_killed_at_a_random_moment_and_resumed(command, my_file, tmp_path):
-    args = ["run", "--task", f"{my_file}:small", "--lr", 0.1, "--beta", 0.9, "--rounds", 60, "--eval-every", 5]
+@pytest.mark.parametrize("settings", [["--beta", 0.9], ["--algorithm", "scaffold"]], ids=["fedgbo", "scaffold"])
+def test_killed_at_a_random_moment_and_resumed(command, my_file, tmp_path, settings):
+    args = ["run", "--task", f"{my_file}:small", "--lr", 0.1, *settings, "--rounds", 60, "--eval-every", 5]
     whole = json.loads(command(*args, "--json", "--out", tmp_path / "whole").stdout)
     for attempt in range(2):
         out = tmp_path / f"killed{attempt}"

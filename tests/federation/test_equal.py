@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("federation")]
 ALGORITHMS = {
     "fedgbo-sgdm": {"algorithm": "fedgbo", "optimiser": "sgdm", "lr": 0.1, "beta": 0.9},
     "mimelite-adam": {"algorithm": "mimelite", "optimiser": "adam", "lr": 0.1, "beta1": 0.9},
+    "scaffold": {"algorithm": "scaffold", "lr": 0.1},
     "mfl-sgdm": {"algorithm": "mfl", "optimiser": "sgdm", "lr": 0.1, "beta": 0.9},
 }
 

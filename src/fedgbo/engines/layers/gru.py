@@ -44,7 +44,7 @@ class FastGRU(nn.GRU):
         native = library()
         if native is None or x.shape[2] != self.input_size or not x.dtype == self.weight_hh_l0.dtype == torch.float32:
             return False
-        return self.hidden_size % (2 * native.fedgbo_lanes()) == 0
+        return bool(self.hidden_size % (2 * native.fedgbo_lanes()) == 0)
 
     @staticmethod
     def supports(layer: nn.GRU) -> bool:
