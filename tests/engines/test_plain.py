@@ -9,7 +9,7 @@ from torch.nn import functional
 import fedgbo
 from fedgbo.core.random import permutation, stream
 from fedgbo.engines import plain
-from fedgbo.engines.batches import minibatches, walk
+from fedgbo.engines.batches import Batches, minibatches, walk
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import InPlace, PlainEngine
 from fedgbo.tasks import TASKS
@@ -207,9 +207,9 @@ def test_a_walk_is_one_permutation_after_the_other():
 @pytest.mark.parametrize("steps", [1, 3, 40])
 def test_minibatches_are_cut_from_the_walk(samples, batch_size, steps):
     """However many are drawn together."""
-    batches = minibatches(samples, batch_size, 3, 11, 4, steps)
-    rows = np.concatenate([next(batches) for _ in range(40)])
-    assert rows.tolist() == walk(samples, 40 * batch_size, 3, 11, 4).tolist()
+    batches = Batches(samples, batch_size, 3, 11, 4)
+    rows = np.concatenate([batches.take(steps) for _ in range(-(-40 // steps))])
+    assert rows[: 40 * batch_size].tolist() == walk(samples, 40 * batch_size, 3, 11, 4).tolist()
 
 
 def test_without_a_batch_size_a_minibatch_is_all_samples_in_order():

@@ -76,10 +76,11 @@ def test_every_round_calls_the_formulas_on_the_whole_model(case, monkeypatch):
     run(case)
     assert calls["server_update"] == calls["track"] == [ENGINES[case][2]] * ROUNDS
     assert calls["client_update"] == [ENGINES[case][2]] * ROUNDS * COHORT
-    each = (
-        3 if case == "plain" else 1
-    )  # the textbook loop calls it in every local step, the others once for each client
-    assert calls["affine"] == [ENGINES[case][2]] * ROUNDS * (COHORT * each + 1)  # and the server to invert
+    assert set(calls["affine"]) == {ENGINES[case][2]}
+    if case == "plain":  # the textbook loop calls it in every local step, and the server to invert
+        assert len(calls["affine"]) == ROUNDS * (COHORT * 3 + 1)
+    else:  # once in a round for all clients (threads may begin together), and the server to invert
+        assert ROUNDS * 2 <= len(calls["affine"]) <= ROUNDS * (2 + (case == "threaded"))
 
 
 def test_the_server_update_sees_the_model_as_it_is(case, monkeypatch):

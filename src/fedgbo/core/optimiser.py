@@ -48,15 +48,16 @@ class AffineStep:
         """Return the same step in the form that compiled code takes: contiguous vectors of the type of `params`, the
         offset 0.0 or a vector, the scale a number or a vector.
         """
-        offset, scale = (
-            part.to(params.dtype).expand_as(params).contiguous()
-            if isinstance(part, Tensor) and part.ndim
-            else float(part)
-            for part in (self.offset, self.scale)
-        )
-        if isinstance(offset, float) and offset != 0.0:
-            offset = torch.full_like(params, offset)
-        return AffineStep(offset, scale)
+        offset, scale = _like(self.offset, params), _like(self.scale, params)
+        return AffineStep(torch.full_like(params, offset) if isinstance(offset, float) and offset else offset, scale)
+
+
+def _like(part: Tensor | float, params: Tensor) -> Tensor | float:
+    if not isinstance(part, Tensor) or part.ndim == 0:
+        return float(part)
+    if part.dtype == params.dtype and part.shape == params.shape and part.is_contiguous():
+        return part
+    return part.to(params.dtype).expand(params.shape).contiguous()
 
 
 class AffineOptimiser(Optimiser):

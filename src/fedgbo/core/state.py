@@ -44,6 +44,8 @@ class State:
 
     def to(self, dtype: torch.dtype) -> "State":
         """Round every vector to `dtype`."""
+        if all(x.dtype == dtype for x in (self.params, *self.stats.values())):
+            return self
         return State(self.params.to(dtype), {name: stat.to(dtype) for name, stat in self.stats.items()})
 
     def on(self, device: torch.device | str) -> "State":

@@ -8,24 +8,36 @@ from fedgbo.core import Rows, name_of, permutation
 from fedgbo.native import library
 
 
-def minibatches(samples: int, batch_size: int | None, seed: int, t: int, client: int, steps: int = 1) -> Iterator[Rows]:
-    """Yield row numbers for ever: a shuffled order, reshuffled and wrapped round inside a batch when it runs out.
+class Batches:
+    """A client's minibatches in one round: a shuffled order, reshuffled and wrapped round inside a batch when it ends.
 
     A client with fewer samples than a batch repeats some. Without a batch size, every batch is all samples in order.
-    The first `steps` minibatches are drawn together.
-
-    >>> batches = minibatches(5, 3, seed=0, t=1, client=2)
-    >>> sorted(np.concatenate([next(batches), next(batches)])[:5].tolist())
-    [0, 1, 2, 3, 4]
     """
-    if batch_size is None:
-        while True:
-            yield np.arange(samples)
-    begin, end = 0, steps * batch_size
+
+    def __init__(self, samples: int, batch_size: int | None, seed: int, t: int, client: int) -> None:
+        self._samples, self._batch, self._key = samples, batch_size, (seed, t, client)
+        self._rows, self._at = np.empty(0, np.int64), 0
+
+    def take(self, count: int = 1) -> Rows:
+        """Return the row numbers of the next `count` minibatches, one after the other.
+
+        >>> batches = Batches(5, 3, seed=0, t=1, client=2)
+        >>> sorted(np.concatenate([batches.take(), batches.take()])[:5].tolist())
+        [0, 1, 2, 3, 4]
+        """
+        if self._batch is None:
+            return np.tile(np.arange(self._samples), count)
+        begin, self._at = self._at, self._at + count * self._batch
+        if self._at > len(self._rows):
+            self._rows = walk(self._samples, max(self._at, 2 * len(self._rows)), *self._key)
+        return self._rows[begin : self._at]
+
+
+def minibatches(samples: int, batch_size: int | None, seed: int, t: int, client: int) -> Iterator[Rows]:
+    """Yield the row numbers of a client's minibatches for ever."""
+    batches = Batches(samples, batch_size, seed, t, client)
     while True:
-        rows = walk(samples, end, seed, t, client)
-        yield from (rows[at : at + batch_size] for at in range(begin, end, batch_size))
-        begin, end = end, 2 * end
+        yield batches.take()
 
 
 def walk(samples: int, length: int, seed: int, t: int, client: int) -> Rows:

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from fedgbo.core import ConfigError, FederatedAlgorithm, Mean, State, Stats, Upload
+from fedgbo.core import AffineOptimiser, AffineStep, ConfigError, FederatedAlgorithm, Mean, State, Stats, Upload
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.flat import FlatModel
 from fedgbo.pipeline import Pipeline
@@ -37,6 +37,15 @@ class Round:
     pipeline: Pipeline
     meter: Meter
     states: ClientStates | None = None  # None: the algorithm declares none
+    _steps: list[tuple[AffineOptimiser, AffineStep]] = field(default_factory=list, repr=False)
+
+    def fixed_step(self, optimiser: AffineOptimiser, stats: Stats, like: Tensor) -> AffineStep:
+        """Return the local step that these statistics define: computed once a round where they are the broadcast ones."""
+        if stats is not self.down.stats or (self._steps and self._steps[0][0] is not optimiser):
+            return optimiser.fixed(stats).like(like)
+        if not self._steps:
+            self._steps.append((optimiser, optimiser.fixed(stats).like(like)))
+        return self._steps[0][1]
 
 
 @dataclass(frozen=True, eq=False)

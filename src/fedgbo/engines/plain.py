@@ -14,7 +14,7 @@ from fedgbo.core.objective import MaxEntropy, Term
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, stream, torch_seed
 from fedgbo.data.samples import Samples
-from fedgbo.engines.batches import minibatches
+from fedgbo.engines.batches import Batches
 from fedgbo.engines.device import generator_of
 from fedgbo.engines.engine import Gathered, Round, gather
 from fedgbo.engines.flat import FlatModel, check_fit
@@ -183,13 +183,13 @@ class SimulatedClient(Client):
         if self.samples < 1:
             raise DataError(f"client {client} has no training samples; leave it out of the data")
         self.model, self.terms, self.round = model, work.algorithm.terms, work.t
-        self.losses: list[Tensor] = []  # of the minibatches so far
+        self.losses: list[Tensor | float] = []  # of the minibatches so far
         self.gradients = 0  # of one sample each
         self.start = work.down.params
-        self._engine, self._pause = engine, pause
+        self._engine, self._work, self._pause = engine, work, pause
         self._rng: np.random.Generator | None = None
         self._augment: np.random.Generator | None = None
-        self._batches = minibatches(self.samples, engine.task.batch_size, engine.seed, work.t, client, steps)
+        self._batches = Batches(self.samples, engine.task.batch_size, engine.seed, work.t, client)
         self._rows: Rows | None = None  # of the last minibatch
         self._last: tuple[tuple[Tensor, Tensor], Tensor | None] | None = None  # it, and the state of torch's generator
         self._declared = work.algorithm.client_state(work.down.params)
@@ -233,7 +233,7 @@ class SimulatedClient(Client):
         descent = self._engine.descent
         if descent is None or not isinstance(optimiser, AffineOptimiser):
             return super().descend(params, optimiser, stats)
-        return descent.descend(self, params, optimiser.fixed(stats).like(self.model.params))
+        return descent.descend(self, params, self._work.fixed_step(optimiser, stats, self.model.params))
 
     def backward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """Compute the gradients of a minibatch at the model's parameters; return the mean loss."""
@@ -243,12 +243,13 @@ class SimulatedClient(Client):
         """Take a local step in place with the gradient of a minibatch; return the mean loss before it."""
         return self.model.step(batch, self.terms, step)
 
-    def next_rows(self) -> Rows:
-        """Return the rows of the next minibatch, when it is this client's turn."""
+    def next_rows(self, count: int = 1) -> Rows:
+        """Return the rows of the next `count` minibatches, when it is this client's turn."""
         if self._pause is not None and len(self.losses) == self._pause.minibatches:
             self._pause.wait()
-        self._rows, self._last = self.first + next(self._batches), None
-        return self._rows
+        rows = self.first + self._batches.take(count)
+        self._rows, self._last = rows[-(len(rows) // count) :], None  # of the last minibatch
+        return rows
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Return the next minibatch."""
@@ -267,7 +268,7 @@ class SimulatedClient(Client):
         """Return the mean loss over the minibatches so far; raise if it is not finite."""
         if not self.losses:
             return 0.0
-        loss = float(torch.stack(self.losses).mean())
+        loss = sum(float(loss) for loss in self.losses) / len(self.losses)
         if not np.isfinite(loss):
             raise DivergenceError(f"the training loss of client {self.id} is {loss} in round {self.round + 1}")
         return loss

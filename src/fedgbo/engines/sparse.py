@@ -26,6 +26,7 @@ class SparseDescent:
         self._shape, self._batch = (features, classes), batch_size
         self._columns = [np.require(getattr(samples, name), kind, "C") for name, kind in COLUMNS.items()]
         self._addresses = [column.ctypes.data for column in self._columns]
+        self._functions = {kind: getattr(library(), f"fedgbo_sparse_{name}") for kind, name in TYPES.items()}
 
     def explain(self, model: FlatModel) -> str:
         return "all local steps of a client in one call of C code for linear models on sparse samples"
@@ -36,12 +37,11 @@ class SparseDescent:
     def descend(self, client: SimulatedClient, params: Tensor, step: AffineStep) -> Tensor:
         y, batch = torch.empty_like(client.model.params).copy_(params), self._batch
         start = client.start.to(y.dtype).contiguous()
-        rows = np.concatenate([client.next_rows() for _ in range(client.steps)])
+        rows = client.next_rows(client.steps)
         scores = torch.empty(batch * self._shape[1], dtype=y.dtype)
         offset, scale, rate = addresses(step)
         pull = float(sum(term.mu for term in client.terms if isinstance(term, Proximal)))
-        descend = getattr(library(), f"fedgbo_sparse_{TYPES[y.dtype]}")
-        loss = descend(
+        loss = self._functions[y.dtype](
             *self._shape,
             *self._addresses,
             client.steps,
@@ -56,7 +56,7 @@ class SparseDescent:
             y.data_ptr(),
         )
         client.gradients += len(rows)
-        client.losses.extend([torch.tensor(loss, dtype=torch.float64)] * client.steps)  # their mean, as often
+        client.losses.extend([loss] * client.steps)  # their mean, as often
         return y
 
 
