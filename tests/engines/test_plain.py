@@ -9,7 +9,7 @@ from torch.nn import functional
 import fedgbo
 from fedgbo.core.random import permutation, stream
 from fedgbo.engines import plain
-from fedgbo.engines.batches import Batches, minibatches, walk
+from fedgbo.engines.batches import Batches, walk
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import InPlace, PlainEngine
 from fedgbo.tasks import TASKS
@@ -74,14 +74,14 @@ def test_the_loss_is_the_tasks_on_all_samples_without_terms(monkeypatch):
 
 
 def test_minibatches_walk_all_samples_then_wrap_round_reshuffled():
-    batches = minibatches(5, 2, 0, 0, 0)
-    walk = np.concatenate([next(batches) for _ in range(5)])
+    batches = Batches(5, 2, 0, 0, 0)
+    walk = np.concatenate([batches.take() for _ in range(5)])
     assert sorted(walk[:5]) == sorted(walk[5:]) == list(range(5))
     assert list(walk[:5]) != list(walk[5:])
 
 
 def test_a_small_client_repeats_samples():
-    batch = next(minibatches(3, 8, 0, 0, 0))
+    batch = Batches(3, 8, 0, 0, 0).take()
     assert len(batch) == 8
     assert np.bincount(batch).min() >= 2
 
@@ -213,8 +213,9 @@ def test_minibatches_are_cut_from_the_walk(samples, batch_size, steps):
 
 
 def test_without_a_batch_size_a_minibatch_is_all_samples_in_order():
-    batches = minibatches(4, None, 0, 0, 0)
-    assert [next(batches).tolist() for _ in range(2)] == [[0, 1, 2, 3]] * 2
+    batches = Batches(4, None, 0, 0, 0)
+    assert [batches.take().tolist() for _ in range(2)] == [[0, 1, 2, 3]] * 2
+    assert batches.take(2).tolist() == [0, 1, 2, 3] * 2
 
 
 def test_a_client_without_samples_cannot_be_trained():

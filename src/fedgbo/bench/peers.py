@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from fedgbo.bench.plain import PlainLoop
 from fedgbo.bench.race import BenchError
 from fedgbo.bench.report import LEARNING_RATES
 from fedgbo.core import ConfigError, MissingExtraError, unknown
-from fedgbo.engines.batches import minibatches
+from fedgbo.engines.batches import Batches
 from fedgbo.engines.device import cores
 from fedgbo.tasks import TASKS
 
@@ -217,9 +217,9 @@ def _pfl(task: str, seconds: float) -> tuple[int, float]:
 
         def iter(self, batch_size: int | None) -> Iterator[list[Tensor]]:
             first, rng = int(loop.task.data.offsets[self.client]), np.random.default_rng(self.visit)
-            walk = minibatches(len(self), loop.task.batch_size, 0, self.visit, self.client)
-            for rows in islice(walk, LOCAL_STEPS):
-                inputs, targets = loop.task.data.train.batch(first + rows, rng)
+            batches = Batches(len(self), loop.task.batch_size, 0, self.visit, self.client)
+            for _ in range(LOCAL_STEPS):
+                inputs, targets = loop.task.data.train.batch(first + batches.take(), rng)
                 yield [loop._dense(inputs), targets.long()]
 
     class Clock(TrainingProcessCallback):  # type: ignore[misc]

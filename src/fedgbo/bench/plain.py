@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgbo.engines.batches import minibatches
+from fedgbo.engines.batches import Batches
 from fedgbo.models.linear import SparseLinear
 from fedgbo.tasks.task import Task
 
@@ -44,9 +44,9 @@ class PlainLoop:
     def _train(self, client: int, t: int) -> None:
         task, first, rng = self.task, int(self.task.data.offsets[client]), np.random.default_rng(t)
         optimiser = torch.optim.SGD(self.model.parameters(), lr=self.lr)
-        walk = minibatches(task.data.size(client), task.batch_size, 0, t, client)
+        batches = Batches(task.data.size(client), task.batch_size, 0, t, client)
         for _ in range(self.local_steps):
-            inputs, targets = task.data.train.batch(first + next(walk), rng)
+            inputs, targets = task.data.train.batch(first + batches.take(), rng)
             optimiser.zero_grad()
             loss = task.loss(self.model(self._dense(inputs)), targets.long())
             loss.backward()  # type: ignore[no-untyped-call]

@@ -1,7 +1,5 @@
 """The order in which a client goes through its samples."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from fedgbo.core import Rows, name_of, permutation
@@ -31,13 +29,6 @@ class Batches:
         if self._at > len(self._rows):
             self._rows = walk(self._samples, max(self._at, 2 * len(self._rows)), *self._key)
         return self._rows[begin : self._at]
-
-
-def minibatches(samples: int, batch_size: int | None, seed: int, t: int, client: int) -> Iterator[Rows]:
-    """Yield the row numbers of a client's minibatches for ever."""
-    batches = Batches(samples, batch_size, seed, t, client)
-    while True:
-        yield batches.take()
 
 
 def walk(samples: int, length: int, seed: int, t: int, client: int) -> Rows:

@@ -40,7 +40,7 @@ class Round:
     _steps: list[tuple[AffineOptimiser, AffineStep]] = field(default_factory=list, repr=False)
 
     def fixed_step(self, optimiser: AffineOptimiser, stats: Stats, like: Tensor) -> AffineStep:
-        """Return the local step that these statistics define: computed once a round where they are the broadcast ones."""
+        """Return the local step of these statistics; that of the broadcast ones is computed once a round."""
         if stats is not self.down.stats or (self._steps and self._steps[0][0] is not optimiser):
             return optimiser.fixed(stats).like(like)
         if not self._steps:

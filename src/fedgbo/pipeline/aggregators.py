@@ -113,12 +113,10 @@ class WeightedSum:
                     f"the vectors that client {upload.client} uploaded were changed afterwards; "
                     "client_update must return vectors of its own, not a buffer that it uses again"
                 )
-        uploads = [upload for upload, _ in self._held]
-        check_alike(uploads)
-        vectors = [upload.state.tensors() for upload in uploads]
+        vectors = check_alike([upload for upload, _ in self._held])
         if self.sums and self.sums.keys() != vectors[0].keys():
             raise ConfigError(_NAMES.format(", ".join(vectors[0]), ", ".join(self.sums)))
-        weights = [self._aggregator.weight(upload) for upload in uploads]
+        weights = [self._aggregator.weight(upload) for upload, _ in self._held]
         for name, x in vectors[0].items():
             terms = [one[name] for one in vectors]
             if any(weight != 1 for weight in weights):  # exact for float32 vectors and weights below 2^29
@@ -149,9 +147,7 @@ class Median(Aggregator):
     """
 
     def combine(self, uploads: Iterable[Upload]) -> State:
-        held = list(uploads)
-        check_alike(held)
-        tensors = [upload.state.tensors() for upload in held]
+        tensors = check_alike(list(uploads))
         return State.of_tensors({name: _median([one[name] for one in tensors]) for name in tensors[0]})
 
 
@@ -168,15 +164,16 @@ _SHAPES = (
 )
 
 
-def check_alike(uploads: Sequence[Upload]) -> None:
-    """Raise unless all clients upload vectors of the same names and shapes."""
-    for upload in uploads[1:]:
-        first, other = uploads[0].state.tensors(), upload.state.tensors()
-        if first.keys() != other.keys():
-            raise ConfigError(_NAMES.format(", ".join(other), ", ".join(first)))
+def check_alike(uploads: Sequence[Upload]) -> list[dict[str, Tensor]]:
+    """Return the vectors of each upload by name; raise unless all clients upload the same names and shapes."""
+    vectors = [upload.state.tensors() for upload in uploads]
+    for other in vectors[1:]:
+        if vectors[0].keys() != other.keys():
+            raise ConfigError(_NAMES.format(", ".join(other), ", ".join(vectors[0])))
         for name, x in other.items():
-            if x.shape != first[name].shape:
-                raise ConfigError(_SHAPES.format(tuple(first[name].shape), tuple(x.shape)))
+            if x.shape != vectors[0][name].shape:
+                raise ConfigError(_SHAPES.format(tuple(vectors[0][name].shape), tuple(x.shape)))
+    return vectors
 
 
 AGGREGATORS: dict[str, type[Aggregator]] = {"exactmean": ExactMean, "median": Median}
