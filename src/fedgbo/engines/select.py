@@ -87,5 +87,4 @@ def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
         macs = batch * forward_macs(plain.model.original, plain.sample[0])
     except Exception:  # whatever a user's module raises where it is watched; the run's record has a note then
         return False, "the size of the model could not be counted"
-    few = f"threads pay from {WORTH_THREADS:,} on"
-    return macs >= WORTH_THREADS, f"a minibatch takes {macs:,} multiply-adds, {few}"
+    return macs >= WORTH_THREADS, f"a minibatch takes {macs:,} multiply-adds, threads pay from {WORTH_THREADS:,} on"

@@ -42,18 +42,8 @@ class SparseDescent:
         offset, scale, rate = addresses(step)
         pull = float(sum(term.mu for term in client.terms if isinstance(term, Proximal)))
         loss = self._functions[y.dtype](
-            *self._shape,
-            *self._addresses,
-            client.steps,
-            batch,
-            rows.ctypes.data,
-            start.data_ptr(),
-            offset,
-            scale,
-            rate,
-            pull,
-            scores.data_ptr(),
-            y.data_ptr(),
+            *(*self._shape, *self._addresses, client.steps, batch, rows.ctypes.data, start.data_ptr()),
+            *(offset, scale, rate, pull, scores.data_ptr(), y.data_ptr()),
         )
         client.gradients += len(rows)
         client.losses.extend([loss] * client.steps)  # their mean, as often
