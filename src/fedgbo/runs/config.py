@@ -73,6 +73,9 @@ class RunConfig(BaseModel):
             raise ConfigError(f"algorithm {self.algorithm['name']} must be a fedgbo.FederatedAlgorithm")
         return algorithm
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RunConfig.model_validate, (self.model_dump(),)  # without the algorithm: others may not know its class
+
     def build_pipeline(self) -> dict[str, Any]:
         """Build the sampler, the transforms and the aggregator, as arguments of `run`."""
         return {
