@@ -23,11 +23,6 @@ class State:
     stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,)
 
     @property
-    def numel(self) -> int:
-        """How many numbers it takes to send this."""
-        return self.params.numel() + sum(stat.numel() for stat in self.stats.values())
-
-    @property
     def nbytes(self) -> int:
         """How many bytes it takes to send this."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
@@ -55,10 +50,6 @@ class State:
     def clone(self) -> "State":
         """Copy every vector, so that it is nothing but this."""
         return State(self.params.clone(), {name: stat.clone() for name, stat in self.stats.items()})
-
-    def part(self, begin: int, end: int) -> "State":
-        """Return the numbers from `begin` to `end` of every vector, without a copy."""
-        return State(self.params[begin:end], {name: stat[begin:end] for name, stat in self.stats.items()})
 
     @classmethod
     def expect(cls, thing: Any, where: str, like: Tensor | None = None) -> "State":
