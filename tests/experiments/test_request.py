@@ -39,7 +39,7 @@ lr = { name = "step", initial = 0.5, every = 10 }
     config, _ = read_request(
         file, {}, ["algorithm.optimiser.beta=0.8", 'objective={name="proximal", mu=0.1}']
     ).resolve()
-    algorithm = config.build_algorithm()
+    algorithm = config.built_algorithm
     assert algorithm.optimiser == fedgbo.SGDm(lr=fedgbo.Step(0.5, every=10), beta=0.8)
     assert algorithm.terms == (fedgbo.Proximal(0.1),)
     assert config.label == "fedgbo-sgdm"
@@ -107,7 +107,7 @@ def test_a_typo_deep_inside_is_shown_with_its_line_too(toml):
     file = toml('[algorithm]\nname = "fedgbo"\n[algorithm.optimiser]\nname = "sgdm"\nlr = 0.1\nbetta = 0.9\n')
     config, _ = read_request(file, {}, []).resolve()
     with pytest.raises(fedgbo.ConfigError) as caught:
-        config.build_algorithm()
+        _ = config.built_algorithm
     assert "run.toml, line 6: optimiser sgdm: unknown setting 'betta'; did you mean 'beta'" in str(
         point_at(caught.value, file)
     )

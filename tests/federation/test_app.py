@@ -104,7 +104,7 @@ def test_files_of_the_same_name_from_two_folders(tmp_path):
         (tmp_path / folder / "mine.py").write_text(f"import fedgbo\n\nclass My{base}(fedgbo.{base}):\n    pass\n")
     table = {"name": f"{tmp_path}/a/mine.py:MyFedAvg", "optimiser": {"name": f"{tmp_path}/b/mine.py:MySGD", "lr": 0.1}}
     settings = write_app(tmp_path / "app", request(task="digits", algorithm=table), {})
-    algorithm = read_request(settings, {}, []).resolve()[0].build_algorithm()
+    algorithm = read_request(settings, {}, []).resolve()[0].built_algorithm
     assert (type(algorithm).__name__, type(algorithm.optimiser).__name__) == ("MyFedAvg", "MySGD")
 
 
@@ -126,7 +126,7 @@ def test_an_algorithm_of_the_users_own_comes_along(tmp_path, link):
     table = {"name": f"{mine}:MyAlgorithm", "optimiser": {"name": f"{mine}:MySGD", "lr": 0.1}}
     settings = write_app(tmp_path / "app", request(task="digits", algorithm=table), {}, link=link)
     again, _ = read_request(settings, {}, []).resolve()
-    assert type(again.build_algorithm()).__name__ == "MyAlgorithm"
+    assert type(again.built_algorithm).__name__ == "MyAlgorithm"
     place = mine if link else tmp_path / "app" / "own_my_own.py"
     assert again.algorithm["optimiser"]["name"] == f"{place}:MySGD"
     client = (tmp_path / "app" / "client_app.py").read_text()

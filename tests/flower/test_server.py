@@ -144,7 +144,7 @@ def test_a_server_without_training_data_says_how_many_clients_there_are(settings
     config = {"run_folder": str(tmp_path / "run"), "settings": str(settings), "clients": 6}
     start(server_app(knows_the_model_only, **QUICK), LocalGrid(nodes(everyone)), **config)
     algorithm = Request(algorithm="mimelite", optimiser="adam", lr=0.01, beta1=0.9, beta2=0.99).resolve()[0]
-    plain = fedgbo.run(everyone(), algorithm.build_algorithm(), rounds=2, local_steps=2)
+    plain = fedgbo.run(everyone(), algorithm.built_algorithm, rounds=2, local_steps=2)
     assert events(tmp_path / "run", "finished")[0]["digest"] == digest(plain.state.tensors())
 
 
