@@ -103,7 +103,7 @@ class LocalEngine(Engine, Protocol):
 
 @dataclass
 class Tally:
-    """Adds up what uploads say of themselves while they pass on to the aggregator."""
+    """Adds up the bookkeeping of uploads while they pass on to the aggregator."""
 
     clients: list[int] = field(default_factory=list)
     names: list[str] = field(default_factory=list)  # of the uploaded vectors
@@ -156,7 +156,7 @@ class Tally:
 
 
 def gather(uploads: Iterable[Upload], work: Round, population: int, downloads: int | None = None) -> Gathered:
-    """Combine uploads, which come in ascending order of clients, and add up what they say of themselves."""
+    """Combine uploads, which come in ascending order of clients, and add up their bookkeeping."""
     tally = Tally()
     combined = work.pipeline.aggregator.combine(tally.passing(uploads, work))
     return tally.gathered(combined, work, population, downloads)

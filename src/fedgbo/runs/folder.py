@@ -113,7 +113,7 @@ class RunFolder:
         return False
 
     def close(self) -> None:
-        """Give the folder free."""
+        """Release the folder."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

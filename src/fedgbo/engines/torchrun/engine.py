@@ -72,7 +72,7 @@ class TorchrunEngine:
         return self.local.uploads(work, self.ranks.share(order))
 
     def _rows(self, uploads: Iterator[Upload], work: Round) -> list[Row]:
-        """Go through this process's uploads; return what those of all processes say of themselves."""
+        """Go through this process's uploads; return the bookkeeping of those of all processes."""
         start = fingerprint(work.down.params)
 
         def rows() -> Iterator[Row]:

@@ -127,21 +127,21 @@ class RollCall:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
 
     def leave(self, message: bytes) -> None:
-        """Leave word why this process ends, for those who will miss it."""
+        """Write why this process ends into the store, for the other processes."""
         self.over = True
         with suppress(RuntimeError, KeyboardInterrupt), _quiet():  # no store any more, or no time
             if self._store is not None:
                 self._store.set(f"fedgbo/left/{self._rank}", message)
 
     def ask(self, cause: str) -> tuple[int, str]:
-        """Return the lowest rank that answers or has left word, and a sentence about those who are missing."""
+        """Return the lowest rank that answers or left a message, and a sentence about the missing ranks."""
         self.over = True
         here, left = {self._rank}, dict[int, bytes]()
         missing = self._collect(here, left, ANSWER_SECONDS)
         return min(here | left.keys()), self._sentence(missing, left, cause)
 
     def linger(self) -> None:
-        """Stay until the others have read the word that was left, if it is this process that keeps the store."""
+        """Wait until the others have read the message, if this process hosts the store."""
         if self._rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             self._collect({0}, {}, ANSWER_SECONDS / 4)
 
