@@ -25,7 +25,7 @@ class State:
     @property
     def nbytes(self) -> int:
         """How many bytes it takes to send this."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors().values())
+        return sum((x.nbytes for x in self.stats.values()), self.params.nbytes)
 
     def tensors(self) -> dict[str, Tensor]:
         """All vectors by name: `params`, then `stats.<name>` in the order of their names."""

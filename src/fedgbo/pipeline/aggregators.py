@@ -136,7 +136,8 @@ class WeightedSum:
 
 def _versions(upload: Upload) -> tuple[int, ...]:
     """Return how often torch has written into each vector; it does not count that in inference mode."""
-    return tuple(0 if x.is_inference() else x._version for x in upload.state.tensors().values())
+    vectors = (upload.state.params, *upload.state.stats.values())
+    return tuple(0 if x.is_inference() else x._version for x in vectors)
 
 
 @dataclass(frozen=True)
