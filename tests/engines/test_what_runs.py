@@ -54,7 +54,7 @@ def test_these_are_four_engines(case):
     descent = getattr(engine, "plain", engine).descent
     assert (type(engine) is ThreadedEngine) == (case == "threaded")
     assert type(descent) is {"plain": type(None), "sparse": SparseDescent}.get(case, InPlace)
-    assert len(engine.initial_params) == length
+    assert len(engine.origin.params) == length
 
 
 def test_every_round_calls_the_formulas_on_the_whole_model(case, monkeypatch):

@@ -142,7 +142,7 @@ def _ours(who: Contender) -> Callable[[float], Lap]:
     engine = engine_for(task, algorithm, seed=0, workers=who.workers or cores())
     pipeline = Pipeline(FixedSize(task.cohort_size))
     rounds = Rounds(engine, algorithm, who.local_steps, pipeline, Accounts.of(engine), Meter(algorithm))
-    progress = Progress(algorithm.init(engine.initial_params), Ledger(), rounds=sys.maxsize)
+    progress = Progress(algorithm.init(engine.origin.params), Ledger(), rounds=sys.maxsize)
 
     def one(t: int) -> tuple[int, float]:
         nonlocal progress

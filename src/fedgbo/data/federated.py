@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedgbo.core import ConfigError, DataError, Rows, permutation, whole
 from fedgbo.data.samples import Samples, TensorSamples
+from fedgbo.data.tree import digest_of
 
 Pair = tuple[Any, Any]  # inputs and targets, each anything that numpy or torch can read
 
@@ -29,6 +30,10 @@ class FederatedData:
     def size(self, client: int) -> int:
         return int(self.offsets[client + 1] - self.offsets[client])
 
+    def digest(self) -> str:
+        """Return a digest of all samples and of who owns which: a run is resumed with the same data only."""
+        return digest_of((self.train.digest(), self.offsets, self.test.digest()))
+
     @classmethod
     def from_clients(cls, *, train: Sequence[Pair], test: Pair) -> "FederatedData":
         """Take one (inputs, targets) pair for each client, and one for testing: arrays, lists or tensors."""
@@ -39,7 +44,7 @@ class FederatedData:
         _check_alike(pairs, tested)
         samples = TensorSamples(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]))
         offsets = np.cumsum([0, *(len(targets) for _, targets in pairs)], dtype=np.int64)
-        return cls(samples, offsets, TensorSamples(*tested))
+        return cls(samples, offsets, TensorSamples(*(part.clone() for part in tested)))
 
     @classmethod
     def from_arrays(cls, x: Any, y: Any, *, parts: Sequence[Any], test: Pair) -> "FederatedData":

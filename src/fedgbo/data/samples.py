@@ -10,8 +10,10 @@ from torch import Tensor
 
 from fedgbo.core import DataError, Rows
 from fedgbo.data.store import Array
+from fedgbo.data.tree import digest_of
 
 WINDOW = 80  # characters of a window
+DIGESTED = 64  # samples that stand for all of them in a digest
 LARGEST_COUNT = 255  # of one byte; a larger count is stored as several pairs of the same feature
 
 
@@ -36,6 +38,15 @@ class Samples(ABC):
         """Return only the targets of `rows`; subclasses override this where it is possible without the inputs."""
         return self.batch(rows)[1].numpy()
 
+    def digest(self) -> str:
+        """Return a digest of the contents: the same samples have the same digest.
+
+        By default it is of some samples, as far as reading them twice gives the same; subclasses digest all of them.
+        """
+        rows = np.unique(np.linspace(0, len(self) - 1, min(DIGESTED, len(self)), dtype=np.int64))
+        one, other = digest_of(self.batch(rows)), digest_of(self.batch(rows))
+        return digest_of((len(self), one if one == other else ""))
+
     def take(self, rows: Rows) -> "Samples":
         """Return a subset; `rows` must ascend. The default keeps row numbers and copies nothing."""
         return Subset(self, rows)
@@ -54,6 +65,9 @@ class TensorSamples(Samples):
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
         index = torch.from_numpy(rows)
         return self.inputs[index], self.targets[index]
+
+    def digest(self) -> str:
+        return digest_of((self.inputs, self.targets))
 
     def label_range(self) -> tuple[int, int] | None:
         kind = self.targets.dtype
@@ -78,6 +92,9 @@ class Subset(Samples):
 
     def labels_of(self, rows: Rows) -> Array:
         return self.samples.labels_of(self.rows[rows])
+
+    def digest(self) -> str:
+        return digest_of((self.samples.digest(), self.rows))
 
     def label_range(self) -> tuple[int, int] | None:
         return self.samples.label_range()

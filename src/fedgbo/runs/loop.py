@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,8 +16,9 @@ from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, Ra
 from fedgbo.core.random import check_seed
 from fedgbo.core.schedule import at_round
 from fedgbo.costs.operations import Meter
-from fedgbo.engines.device import cores, device_of, keep_freed_memory, reproducible
-from fedgbo.engines.engine import Engine
+from fedgbo.engines.device import cores, device_of, keep_freed_memory
+from fedgbo.engines.engine import Engine, Origin
+from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.pipeline import Pipeline
@@ -29,6 +31,7 @@ from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress, Rounds
 from fedgbo.runs.steps import LocalSteps, check_local_steps, plain_steps
+from fedgbo.runs.warm_start import Initial, starting_from
 from fedgbo.tasks.task import Task
 
 EngineMaker = Callable[[Plan, torch.device], Engine]
@@ -41,7 +44,7 @@ def run(
     rounds: int,
     local_steps: LocalSteps = 10,
     seed: int = 0,
-    initial_params: Tensor | None = None,
+    initial_params: Initial | None = None,
     eval_every: int | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
@@ -61,7 +64,8 @@ def run(
     """Train `task` with `algorithm` and return the result.
 
     `local_steps` is K: a number, a list with one for each client, a schedule over rounds, or a function of `round`,
-    `client` or both. `initial_params` is a flat vector in the order of `model.parameters()`. The test set is evaluated
+    `client` or both. `initial_params` is where training starts: a state_dict, a module, a safetensors file, or
+    a flat vector of the trainable parameters in the order of `model.parameters()`. The test set is evaluated
     every `eval_every` rounds (by default 100 times a run) and at the end. Each callback gets a Progress after every
     round, and stops the run by returning True.
 
@@ -99,6 +103,8 @@ def run(
         raise ConfigError(unknown("engine", str(engine), ENGINES))
     if resume and out is None:
         raise ConfigError("resume=True needs out=, the folder of the run to resume")
+    if initial_params is not None and not isinstance(initial_params, Tensor | np.ndarray):
+        task, initial_params = starting_from(task, initial_params), None
     plan = Plan(
         task=task,
         algorithm=algorithm,
@@ -133,7 +139,7 @@ def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
         engine = engine_maker(plan, device)
         begin, about = plan.start(engine)
         folder, start = open_folder(stack, plan, begin, about)
-        memory = client_memory(stack, plan, folder, start)
+        memory = client_memory(stack, plan, engine.origin, folder, start)
         recorder = Recorder(folder, plan, about, memory)
         return Loop(plan, engine, recorder, memory).go(start, device)
 
@@ -222,7 +228,7 @@ class Loop:
             self.recorder.tell(progress, evaluated=True, final=True)
         finished = progress.ledger.round >= last
         self.recorder.end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
-        return Result(self.plan.task, progress.state.on("cpu"), history)
+        return Result(self.plan.task, progress.state.on("cpu"), history, self.engine.origin)
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""
@@ -231,7 +237,7 @@ class Loop:
     def _evaluated(self, progress: Progress) -> Progress:
         """Add a record of the test scores."""
         began, ledger = time.perf_counter(), progress.ledger
-        scores = self.engine.evaluate(progress.state.params)
+        scores = self.engine.evaluate(progress.state)
         if not torch.isfinite(torch.tensor(scores["loss"])):
             raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}")
         took = time.perf_counter() - began
@@ -252,9 +258,11 @@ class Loop:
         return progress._replace(ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
 
 
-def client_memory(stack: ExitStack, plan: Plan, folder: RunFolder | None, start: Start) -> ClientMemory | None:
+def client_memory(
+    stack: ExitStack, plan: Plan, origin: Origin, folder: RunFolder | None, start: Start
+) -> ClientMemory | None:
     """Return where the clients' states are kept: in the run's folder or, without one, in a temporary one."""
-    if not at_round(plan.algorithm, 0).client_state(start.state.params):
+    if not origin.client_state(at_round(plan.algorithm, 0), start.state.params):
         return None
     if folder is not None:
         return ClientMemory(folder.path / "clients", start.clients)

@@ -1,5 +1,6 @@
 """What a run was asked for, checked and complete, and where it begins or goes on."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -7,12 +8,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, State, unknown
 from fedgbo.core.check import check, optimisers_of
-from fedgbo.engines.engine import Engine
+from fedgbo.engines.engine import Engine, Origin
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.aggregators import ExactMean
@@ -29,6 +31,10 @@ METRICS = {
     "cosine": "how far the clients' models of a round are apart (Figure 1)",
     "drift": "that, and how far their gradients are off those at x_t, with the bound (equations (2) and (3))",
 }
+
+FINGERPRINT = "fingerprint"  # of loss, model and data: numbers that may differ by rounding
+RECENT = ("data", FINGERPRINT)  # that checkpoints of version 0.1.0 lack
+TOLERANCE = 1e-3  # of a fingerprint: kernels and machines round in different ways
 
 Callback = Callable[[Progress], bool | None]
 
@@ -54,7 +60,7 @@ class Plan:
     local_steps: LocalSteps
     seed: int
     eval_every: int
-    initial_params: Tensor | None = None
+    initial_params: Tensor | np.ndarray[Any, Any] | None = None
     callbacks: Sequence[Callback] = ()
     out: Path | None = None
     resume: bool = False
@@ -65,7 +71,7 @@ class Plan:
     config: Mapping[str, Any] | None = None
     save_seconds: float = SAVE_SECONDS
 
-    def about(self, params: Tensor) -> dict[str, Any]:
+    def about(self, params: Tensor, origin: Origin) -> dict[str, Any]:
         """Return what must be the same for a run to be resumed."""
         about = {
             "task": {
@@ -79,7 +85,9 @@ class Plan:
             "algorithm": describe(self.algorithm),
             "local_steps": describe(self.local_steps),
             "seed": self.seed,
-            "initial_params": sha256(params.cpu().numpy().tobytes()).hexdigest(),
+            "initial_params": _digest(params, origin),
+            "data": self.task.data.digest(),
+            FINGERPRINT: dict(origin.fingerprint),
         }
         own, usual = vars(self.pipeline), vars(Pipeline(FixedSize(self.task.cohort_size), (), ExactMean()))
         about |= {name: describe(part) for name, part in own.items() if part != usual[name]}
@@ -91,7 +99,9 @@ class Plan:
         for optimiser in optimisers_of(self.algorithm):
             if type(optimiser) not in OPTIMISERS.values():
                 check(optimiser, params)  # a wrong formula would train, and be wrong without a word
-        return Start(self.algorithm.init(params).on("cpu"), Ledger(), [], {}), self.about(params)
+        state = State.expect(self.algorithm.init(params), f"{type(self.algorithm).__name__}.init", params)
+        state = state.with_buffers(engine.origin.buffers).on("cpu")
+        return Start(state, Ledger(), [], {}), self.about(params, engine.origin)
 
 
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
@@ -134,17 +144,46 @@ def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start
         return begin
     for key in {**about, **checkpoint.about}:
         ours, theirs = about.get(key), checkpoint.about.get(key)
-        if theirs != ours:
-            raise RunFolderError(
-                f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
-                "resume it with the settings it was begun with, or choose another folder"
-            )
+        if not differ(key, ours, theirs) or (theirs is None and key in RECENT):
+            continue
+        if key in _TOLD:
+            raise RunFolderError(f"{folder.path} holds a checkpoint of another run: {_TOLD[key]}")
+        raise RunFolderError(
+            f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
+            "resume it with the settings it was begun with, or choose another folder"
+        )
     history = folder.rewind(checkpoint.ledger.round)
     return Start(checkpoint.state, checkpoint.ledger, history, checkpoint.clients)
 
 
-def _initial_params(engine: Engine, given: Tensor | None) -> Tensor:
-    own = engine.initial_params
+def differ(key: str, ours: Any, theirs: Any) -> bool:
+    """Return whether two runs differ in one entry of `Plan.about`; fingerprints are compared up to rounding."""
+    if key != FINGERPRINT or not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+        return bool(ours != theirs)
+    return not all(math.isclose(ours[name], theirs.get(name, math.nan), rel_tol=TOLERANCE) for name in ours)
+
+
+_TOLD = {
+    "data": "the training or test data are others than those it was begun with; resume it with the same data, or "
+    "choose another folder",
+    FINGERPRINT: "the loss and the gradient of the first samples are others than when it was begun, so the model, the "
+    "loss or the data have changed; resume it with the same task, or choose another folder",
+}
+
+
+def _digest(params: Tensor, origin: Origin) -> str:
+    """Return a digest of the initial parameters, of frozen ones and of all buffers."""
+    module = origin.blueprint.module
+    trainable = {name for name, p in module.named_parameters() if p.requires_grad}
+    sha = sha256(params.cpu().numpy().tobytes())
+    for name, value in module.state_dict().items():
+        if name not in trainable and isinstance(value, Tensor):
+            sha.update(name.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def _initial_params(engine: Engine, given: Tensor | np.ndarray[Any, Any] | None) -> Tensor:
+    own = engine.origin.params
     if given is None:
         return own
     params = torch.as_tensor(given).detach().to(own.device, own.dtype, copy=True)

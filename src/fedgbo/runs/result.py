@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
-from torch.nn.utils import vector_to_parameters
 
-from fedgbo.core import State
+from fedgbo.core import RunFolderError, State
+from fedgbo.engines.engine import Origin
+from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import Record
 from fedgbo.tasks.task import Task
 
@@ -18,10 +21,11 @@ class Result:
     task: Task
     state: State
     history: Sequence[Record]
+    origin: Origin
 
     @property
     def params(self) -> Tensor:
-        """The model's parameters as one flat vector, in the order of `model.parameters()`."""
+        """The trainable parameters as one flat vector, in the order of `model.parameters()`."""
         return self.state.params
 
     @property
@@ -40,7 +44,17 @@ class Result:
         return max(self.history, key=lambda record: -record.loss if record.accuracy is None else record.accuracy)
 
     def model(self) -> nn.Module:
-        """Build the task's model with the trained parameters."""
-        module = self.task.model()
-        vector_to_parameters(self.params.clone(), module.parameters())
-        return module.eval()
+        """Return the trained model, as it was evaluated, in evaluation mode: a copy that is yours."""
+        return self.origin.finished(self.state.params, self.state.buffers)
+
+    def save(self, path: str | Path) -> None:
+        """Write the trained model's state_dict to a safetensors file; `initial_params` of `run` reads it.
+
+        A tied weight is written once for each of its names.
+        """
+        named = {name: value for name, value in self.model().state_dict().items() if isinstance(value, Tensor)}
+        tensors = {name: value.cpu().contiguous().clone() for name, value in named.items()}
+        try:
+            write_atomic(Path(path), to_bytes(tensors))
+        except OSError as error:
+            raise RunFolderError(f"cannot write {path}: {error.strerror}; choose another place") from error

@@ -48,13 +48,17 @@ class Rounds:
             return progress._replace(ledger=progress.ledger._replace(round=t + 1), record=None, seconds={})
         name, steps = type(algorithm).__name__, steps_of(self.local_steps, cohort, t)
         down = State.expect(algorithm.broadcast(server), f"{name}.broadcast", server.params)
+        down = down.with_buffers(server.buffers)
 
         # client_update and the transforms' encode for every client, then the aggregator
         gathered = engine.train(Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory))
 
         mean = pipeline.decode(gathered.mean, engine.seed, t)
         after = algorithm.server_update(server, mean, gathered.steps)
-        after = _checked(State.expect(after, f"{name}.server_update", server.params), server, t)
+        after = State.expect(after, f"{name}.server_update", server.params)
+        if server.buffers is not None and mean.buffers is not None:
+            after = after.with_buffers(server.buffers - mean.buffers)
+        after = _checked(after, server, t)
         if self.memory is not None:
             self.memory.commit(gathered.clients, t)
         took = time.perf_counter() - began

@@ -36,12 +36,12 @@ class TorchrunEngine:
     def __init__(self, local: LocalEngine, ranks: Ranks) -> None:
         self.local, self.ranks = local, ranks
         self.task, self.seed, self.model = local.task, local.seed, local.model
-        self.initial_params, self.sample = local.initial_params, local.sample
+        self.origin, self.sample = local.origin, local.sample
         self.choice = f"{ranks.size} processes, each with {local.choice}"
 
-    def evaluate(self, params: Tensor) -> dict[str, float]:
+    def evaluate(self, server: State) -> dict[str, float]:
         starts = self.local.chunks()
-        parts = self.local.parts(params, self.ranks.share(starts))
+        parts = self.local.parts(server, self.ranks.share(starts))
         return self.local.scores(self.ranks.rows(parts, len(starts), 2))
 
     def train(self, work: Round) -> Gathered:
@@ -156,7 +156,7 @@ class TorchrunEngine:
 
     def _fetch_states(self, work: Round) -> _HeldStates | None:
         """Send the clients' states, which rank 0 keeps, to the processes that train them."""
-        initial = work.algorithm.client_state(work.down.params)
+        initial = self.origin.client_state(work.algorithm, work.down.params)
         if not initial:
             return None
 

@@ -1,0 +1,88 @@
+"""Checks, before the first round, that a task's model, loss and data fit together."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from fedgbo.core import DataError
+from fedgbo.engines.flat import FlatModel
+from fedgbo.tasks.task import IGNORED, Task, logits_of
+
+
+def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:
+    """Raise unless the model takes these inputs, and its outputs fit the targets and the loss."""
+    try:
+        outputs = model.outputs(model.params.clone(), inputs)
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, KeyError) as error:
+        raise DataError(f"the model fails on a batch of inputs ({_kind(inputs)}): {error}") from error
+    samples = _samples(inputs, targets)
+    if isinstance(outputs, Tensor):
+        _check_outputs(outputs, targets, task, samples)
+    elif task.loss is functional.cross_entropy:
+        _check_outputs(logits_of(outputs), targets, task, samples)
+    try:
+        loss = model.loss_of(outputs, targets)
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, KeyError) as error:
+        raise DataError(
+            f"the loss fails on outputs ({_kind(outputs)}) and targets ({_kind(targets)}): {error}"
+        ) from error
+    if not isinstance(loss, Tensor) or loss.ndim != 0:
+        raise DataError("the loss must return one number, the mean over the batch, as a tensor; or a pair (sum, count)")
+
+
+def _check_outputs(outputs: Tensor, targets: Any, task: Task, samples: int) -> None:
+    if outputs.ndim == 0 or len(outputs) != samples:
+        raise DataError(
+            f"the model must return one row for each sample: {samples} samples went in, {tuple(outputs.shape)} came out"
+        )
+    if task.loss is functional.cross_entropy and isinstance(targets, Tensor) and targets.ndim == 1:
+        _check_classes(outputs, task)
+    elif isinstance(targets, Tensor) and outputs.numel() == targets.numel() and outputs.shape != targets.shape:
+        raise DataError(
+            f"outputs of shape {tuple(outputs.shape)} would be broadcast against targets of shape "
+            f"{tuple(targets.shape)}; make them the same shape"
+        )
+
+
+def _check_classes(outputs: Tensor, task: Task) -> None:
+    if outputs.ndim != 2:
+        raise DataError(
+            f"the model must return (samples, classes) scores for cross-entropy, not shape {tuple(outputs.shape)}"
+        )
+    classes = outputs.shape[1]
+    for where, samples in (("training", task.data.train), ("test", task.data.test)):
+        labels = samples.label_range()
+        if labels is None:
+            raise DataError(
+                f"the {where} targets are not whole numbers, which cross-entropy over classes needs; "
+                "for regression give the task loss=torch.nn.functional.mse_loss"
+            )
+        if (labels[0] < 0 and labels[0] != IGNORED) or labels[1] >= classes:
+            raise DataError(
+                f"the {where} labels go from {labels[0]} to {labels[1]}, but the model has {classes} outputs; "
+                f"labels must be 0 ... {classes - 1}"
+            )
+
+
+def _samples(*trees: Any) -> int:
+    """Return the number of samples of a batch: the first dimension of its first tensor."""
+    for tree in trees:
+        if isinstance(tree, Tensor):
+            return len(tree) if tree.ndim else 0
+        parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else ()
+        for part in parts:
+            if count := _samples(part):
+                return count
+    return 0
+
+
+def _kind(tree: Any) -> str:
+    """Describe a batch: the types and shapes of its tensors."""
+    if isinstance(tree, Tensor):
+        return f"{str(tree.dtype).removeprefix('torch.')} of shape {tuple(tree.shape)}"
+    if isinstance(tree, dict):
+        return ", ".join(f"{key}: {_kind(part)}" for key, part in tree.items())
+    if isinstance(tree, tuple | list):
+        return ", ".join(map(_kind, tree))
+    return type(tree).__name__
