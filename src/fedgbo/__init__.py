@@ -24,6 +24,7 @@ from fedgbo.core.optimiser import AffineOptimiser, Optimiser
 from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
+from fedgbo.models.norm import group_norm
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 from fedgbo.pipeline.aggregators import ExactMean, Median
 from fedgbo.pipeline.samplers import FixedSize, Poisson
@@ -45,5 +46,5 @@ __all__ = [
     "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
     "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
     "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule",
-    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "partition", "run",
+    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "group_norm", "partition", "run",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedgbo.core import DataError
-from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.flat import FAILURES, FlatModel
 from fedgbo.tasks.task import IGNORED, Task, logits_of
 
 
@@ -14,7 +14,7 @@ def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:
     """Raise unless the model takes these inputs, and its outputs fit the targets and the loss."""
     try:
         outputs = model.outputs(model.params.clone(), inputs)
-    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, KeyError) as error:
+    except FAILURES as error:
         raise DataError(f"the model fails on a batch of inputs ({_kind(inputs)}): {error}") from error
     samples = _samples(inputs, targets)
     if isinstance(outputs, Tensor):
@@ -23,7 +23,7 @@ def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:
         _check_outputs(logits_of(outputs), targets, task, samples)
     try:
         loss = model.loss_of(outputs, targets)
-    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, KeyError) as error:
+    except FAILURES as error:
         raise DataError(
             f"the loss fails on outputs ({_kind(outputs)}) and targets ({_kind(targets)}): {error}"
         ) from error
