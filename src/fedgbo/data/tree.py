@@ -1,4 +1,4 @@
-"""Batches of any form: a tensor, or tuples, lists and mappings of such."""
+"""Batches of any form: a tensor, or tuples, lists and mappings of such; and how a module is called with one."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
@@ -45,3 +45,22 @@ def _leaves(tree: Any) -> Iterator[Any]:
             yield from _leaves(part)
     else:
         yield tree
+
+
+def call(module: nn.Module, inputs: Any) -> Any:
+    """Call a module with one tensor, with a tuple's or list's parts, or with a mapping's entries by keyword."""
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+
+
+def samples_in(*trees: Any) -> int:
+    """Return the number of samples of a batch: the first dimension of its first tensor."""
+    for tree in trees:
+        if isinstance(tree, Tensor):
+            return len(tree) if tree.ndim else 0
+        parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else ()
+        for part in parts:
+            if count := samples_in(part):
+                return count
+    return 0

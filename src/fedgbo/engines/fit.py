@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedgbo.core import DataError
+from fedgbo.data.tree import samples_in
 from fedgbo.engines.flat import FAILURES, FlatModel
 from fedgbo.tasks.task import IGNORED, Task, logits_of
 
@@ -16,7 +17,7 @@ def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:
         outputs = model.outputs(model.params.clone(), inputs)
     except FAILURES as error:
         raise DataError(f"the model fails on a batch of inputs ({_kind(inputs)}): {error}") from error
-    samples = _samples(inputs, targets)
+    samples = samples_in(inputs, targets)
     if isinstance(outputs, Tensor):
         _check_outputs(outputs, targets, task, samples)
     elif task.loss is functional.cross_entropy:
@@ -63,18 +64,6 @@ def _check_classes(outputs: Tensor, task: Task) -> None:
                 f"the {where} labels go from {labels[0]} to {labels[1]}, but the model has {classes} outputs; "
                 f"labels must be 0 ... {classes - 1}"
             )
-
-
-def _samples(*trees: Any) -> int:
-    """Return the number of samples of a batch: the first dimension of its first tensor."""
-    for tree in trees:
-        if isinstance(tree, Tensor):
-            return len(tree) if tree.ndim else 0
-        parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else ()
-        for part in parts:
-            if count := _samples(part):
-                return count
-    return 0
 
 
 def _kind(tree: Any) -> str:

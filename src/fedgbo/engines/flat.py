@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
+from fedgbo.data.tree import call
 from fedgbo.engines.buffers import Buffers
 from fedgbo.engines.layers import accelerate
 from fedgbo.engines.layers.stack import StackRunner, runner_for
-from fedgbo.engines.module import call, last_linear
+from fedgbo.engines.module import last_linear
 from fedgbo.native import step_in_place
 from fedgbo.tasks.task import Batch, mean_of
 
