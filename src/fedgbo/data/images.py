@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedgbo.core import ConfigError, DataError, Rows
 from fedgbo.data.federated import FederatedData
+from fedgbo.data.partition import Split
 from fedgbo.data.samples import LabelledSamples
 from fedgbo.data.store import Array
 
@@ -83,6 +84,35 @@ class ImageSamples(LabelledSamples):
         tops = rng.integers(windows.shape[2], size=count)
         lefts = rng.integers(windows.shape[3], size=count)
         return np.asarray(windows[np.arange(count), :, tops, lefts])
+
+
+@dataclass(frozen=True, eq=False)
+class Rearranged:
+    """Images in another order: row r is images[order[r]]. Nothing is copied before it is taken."""
+
+    images: Any
+    order: Rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.order), *self.images.shape[1:])
+
+    def __getitem__(self, rows: Rows) -> Array:
+        return np.asarray(self.images[self.order[rows]])
+
+
+def split_image_data(arrays: Mapping[str, Any], where: str, split: Split, **options: Any) -> FederatedData:
+    """Open packed images that have no clients, and deal them; `options` are those of `ImageSamples`."""
+    if "train_labels" not in arrays or "train_images" not in arrays:
+        raise DataError(f"{where} lacks train_images or train_labels; pack the data again")
+    parts = split.parts(arrays["train_labels"])
+    order = np.concatenate(parts)
+    dealt = {
+        "train_images": Rearranged(arrays["train_images"], order),
+        "train_labels": np.asarray(arrays["train_labels"])[order],
+        "train_offsets": np.cumsum([0, *map(len, parts)], dtype=np.int64),
+    }
+    return image_data({**arrays, **dealt}, where, **options)
 
 
 def image_data(arrays: Mapping[str, Any], where: str, *, clients: int | None = None, **options: Any) -> FederatedData:

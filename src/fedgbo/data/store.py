@@ -1,6 +1,6 @@
 """The packed store: one file of contiguous arrays that are memory-mapped, with a header that describes them.
 
-packed.bin     MAGIC, the header's length (8 bytes, little-endian), the header as JSON, then the arrays, 64 bytes aligned
+packed.bin     MAGIC, the length of the header (8 bytes), the header as JSON, then the arrays, aligned to 64 bytes
 lock           claimed while a process writes
 
 The header has each array's type, shape, place and SHA-256, and one digest of them all, so that opening a store tells
@@ -214,8 +214,8 @@ def _map(file: Path, start: int, kind: Mapping[str, Any]) -> Array:
     return np.memmap(file, dtype=dtype, mode="r", offset=start + offset, shape=shape)
 
 
-def _bytes(array: Array) -> Array:
-    return array.reshape(-1).view(np.uint8)
+def _bytes(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _checksum(array: Array) -> str:
