@@ -223,9 +223,9 @@ def _decompressed(raw: BinaryIO, where: str, limit: int) -> Iterator[BinaryIO]:
     for magic, reader in MAGIC.items():
         if start.startswith(magic):
             with cast(BinaryIO, reader(raw)) as stream:
-                yield cast(BinaryIO, io.BufferedReader(_Limited(stream, where, limit), buffer_size=1 << 20))
+                yield cast(BinaryIO, io.BufferedReader(_Limited(stream, where, limit), buffer_size=1 << 17))
             return
-    yield cast(BinaryIO, io.BufferedReader(_Limited(raw, where, limit), buffer_size=1 << 20))
+    yield cast(BinaryIO, io.BufferedReader(_Limited(raw, where, limit), buffer_size=1 << 17))
 
 
 class _Limited(io.RawIOBase):

@@ -89,7 +89,7 @@ def _recognise(source: Path, files: Mapping[str, Any], given: str | None) -> For
             if there in files:
                 raise DataError(f"{source} has {there} but not {missing}; {form.name} needs both")
     described = {form.name: f"{form.train} and {form.test}" for form in FORMATS}
-    return forms[pick_format(source, described, present, given)]
+    return forms[pick_format(source, files, described, present, given)]
 
 
 def _read_pickle(source: SourceFile) -> Labelled:

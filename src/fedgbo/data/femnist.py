@@ -30,7 +30,7 @@ def read_femnist(source: Path, *, format: str | None = None, rules: ClientRules 
     files = source_files(source)
     found = [file for file in files if file.name.endswith((".h5", ".hdf5"))]
     present = ["leaf"] * any(map(is_leaf, files)) + ["tff"] * bool(found)
-    format = pick_format(source, FORMATS, present, format)
+    format = pick_format(source, (file.name for file in files), FORMATS, present, format)
     if format == "tff":
         train, test = (_read_tff(found, half, source) for half in ("train", "test"))
     else:

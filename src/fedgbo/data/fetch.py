@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from http.client import HTTPException, HTTPMessage, HTTPResponse
+from http.client import HTTPException, HTTPMessage, HTTPResponse, InvalidURL
 from importlib.resources import files
 from pathlib import Path
 from typing import IO
@@ -20,7 +20,7 @@ from urllib import request
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from fedgbo.core import ConfigError, DataError, unknown
+from fedgbo.core import ConfigError, DataError, FedGBOError, unknown
 from fedgbo.data.store import disk_error
 
 CHUNK = 1 << 17
@@ -45,7 +45,7 @@ class Source:
         if not self.urls:
             raise ConfigError(f"source {self.name}: it needs an address")
         for url in self.urls:
-            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            if not _on_the_web(url):
                 raise ConfigError(f"source {self.name}: '{url}' is no http or https address")
         if re.fullmatch(r"[\w-][\w.-]*", self.file) is None:
             raise ConfigError(f"source {self.name}: '{self.file}' must be a plain file name, without folders")
@@ -71,6 +71,13 @@ class Source:
         elif self.size is not None and _size(path) != self.size:
             return f"it should have {self.size:,} bytes, but has {_size(path):,}"
         return None
+
+
+def _on_the_web(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except ValueError:  # such as a [ without a ]
+        return False
 
 
 @cache
@@ -134,9 +141,18 @@ def fetch(
             _Download(source, url, part, progress, timeout).run(attempts, pause)
         except _RefusedError as error:
             problems.append(str(error))
+        except OSError as error:
+            raise disk_error(f"cannot write {part}", error) from error
         else:
-            return part.replace(target)
+            return _named(part, target)
     raise DataError(f"cannot download {source.file}: {'; '.join(problems)}")
+
+
+def _named(part: Path, target: Path) -> Path:
+    try:
+        return part.replace(target)
+    except OSError as error:
+        raise disk_error(f"cannot write {target}", error) from error
 
 
 @dataclass(frozen=True)
@@ -193,6 +209,10 @@ class _Download:
                 raise _CutError("the server's file is shorter than the part that was kept") from error
             said = f"{error.code} {error.reason}"
             raise _CutError(said) if error.code in TRANSIENT else _RefusedError(f"{self.url} answers {said}") from error
+        except FedGBOError:
+            raise
+        except (InvalidURL, ValueError) as error:
+            raise _RefusedError(f"{self.url} cannot be asked for: {error}") from error
         except (OSError, HTTPException) as error:
             raise _CutError(str(error) or type(error).__name__) from error
         if total is not None and done < total:
@@ -232,7 +252,7 @@ class _WebOnly(request.HTTPRedirectHandler):
     def redirect_request(
         self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> request.Request | None:
-        if urlsplit(newurl).scheme not in ("http", "https"):
+        if not _on_the_web(newurl):
             raise _RefusedError(f"{req.full_url} redirects to '{newurl}', which is no http or https address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

@@ -34,7 +34,9 @@ def read_fashion_mnist(source: Path, *, format: str | None = None) -> Packed:
     found = by_name(source)
     files = {name.replace(".idx", "-idx"): some for name, some in found.items()}  # torchvision and Kaggle differ
     names = [f"{half}-{kind}-ubyte" for half in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
-    pick_format(source, {"idx": ", ".join(names)}, ["idx"] if any(name in files for name in names) else [], format)
+    pick_format(
+        source, files, {"idx": ", ".join(names)}, ["idx"] if any(name in files for name in names) else [], format
+    )
     train, test = (_idx_pair(source, _named(source, files, names[k : k + 2])) for k in (0, 2))
     return _packed("fashion-mnist", source, "idx", train, test)
 
@@ -44,7 +46,7 @@ def read_cifar10(source: Path, *, format: str | None = None) -> Packed:
     files = by_name(source)
     present = [name for name, suffix in (("python", ""), ("binary", ".bin")) if f"test_batch{suffix}" in files]
     described = {"python": "data_batch_1 ... 5 and test_batch", "binary": "data_batch_1.bin ... 5 and test_batch.bin"}
-    format = pick_format(source, described, present, format)
+    format = pick_format(source, files, described, present, format)
     suffix = ".bin" if format == "binary" else ""
     read: Callable[[SourceFile], Labelled] = _read_binary if format == "binary" else _read_pickle
     batches = [read(file) for file in _named(source, files, [name + suffix for name in BATCHES])]

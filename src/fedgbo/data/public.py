@@ -37,8 +37,10 @@ class Kept:
     notes: tuple[str, ...] = ()
 
 
-def pick_format(where: Path, formats: Mapping[str, str], present: Collection[str], given: str | None) -> str:
-    """Return the format to read: the given one, or the only one whose files are present.
+def pick_format(
+    where: Path, files: Iterable[str], formats: Mapping[str, str], present: Collection[str], given: str | None
+) -> str:
+    """Return the format to read: the given one, or the only one that is present among the files.
 
     `formats` has the files of each format in words.
     """
@@ -50,7 +52,8 @@ def pick_format(where: Path, formats: Mapping[str, str], present: Collection[str
         raise DataError(f"{where} has files of several formats: {', '.join(found)}; choose one with --format")
     if not found:
         needed = "; ".join(f"{formats[name]} ({name})" for name in wanted)
-        raise DataError(f"{where} has no files of a known format; it needs: {needed}")
+        held = ", ".join(sorted(files)[:5]) or "no files"
+        raise DataError(f"{where} has no files of {given or 'a known format'}: it has {held}, and needs: {needed}")
     return found[0]
 
 

@@ -49,7 +49,7 @@ def read_sent140(
     files = source_files(source)
     tables = _tables(files)
     present = ["csv"] * bool(tables) + ["leaf"] * any(map(is_leaf, files))
-    format = pick_format(source, FORMATS, present, format)
+    format = pick_format(source, (file.name for file in files), FORMATS, present, format)
     meta = {"task": "sent140", "source": str(source), "synthetic": False, "features": features, "format": format}
     if format == "csv":
         tweets, train, notes = _from_csv(only_file(source, tables, "CSV files"), seed, rules)

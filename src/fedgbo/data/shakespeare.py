@@ -80,7 +80,9 @@ def read_shakespeare(
     found = {"text": _raw_texts(files), "leaf": [file for file in files if is_leaf(file)]}
     found["tff-hdf5"] = [file for file in files if file.name.endswith((".h5", ".hdf5"))]
     found["tff-sqlite"] = [file for file in files if file.name.endswith(".sqlite")]
-    format = pick_format(source, FORMATS, [name for name, some in found.items() if some], format)
+    format = pick_format(
+        source, (file.name for file in files), FORMATS, [name for name, some in found.items() if some], format
+    )
     if format != "text" and fraction is not None:
         raise ConfigError(f"{source}: these files are split already; leave out the fraction, or give the raw text")
     texts = Texts()
