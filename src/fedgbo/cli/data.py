@@ -28,7 +28,7 @@ from fedgbo.data.public import EVERY_CLIENT, ClientRules, one_class
 from fedgbo.data.samples import Samples, SparseSamples, WindowSamples
 from fedgbo.data.sent140 import read_sent140
 from fedgbo.data.shakespeare import decode, read_shakespeare
-from fedgbo.data.store import Array, Packed, Store, data_home
+from fedgbo.data.store import Array, Packed, Store, data_home, open_packed, there
 from fedgbo.reports.charts import save_chart
 from fedgbo.reports.label_skew import Skew, label_skew, overview, skew_chart
 from fedgbo.reports.table import quantity
@@ -79,7 +79,7 @@ def prepare(
     """
     if task not in READERS:
         raise ConfigError(unknown("task with public files", task, READERS))
-    if not origin.exists():
+    if not there(origin):
         raise DataError(f"there is nothing at {origin}; fedgbo data fetch {task} downloads the public files")
     rules = ClientRules(min_samples, drop_incomplete, test_by is TestBy.user)
     asked = {"format": form, "fraction": fraction, "seed": seed, "rules": rules if rules != EVERY_CLIENT else None}
@@ -114,7 +114,7 @@ def info(
     table: dict[str, Any] = {"name": task}
     if data is not None and "data" in parameters(find("task", task)):
         table["data"] = data
-    store = Store.open(data_home(data) / task) if task in READERS and (data_home(data) / task).exists() else None
+    store = open_packed(task, data) if task in READERS else None
     if verify and task not in READERS:
         raise ConfigError(f"{task} has no packed data to verify; those that have: {', '.join(READERS)}")
     built = build("task", table)

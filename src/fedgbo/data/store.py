@@ -122,13 +122,21 @@ def open_packed(task: str, given: Path | str | None = None, instead: str = "") -
     `instead` names a task that needs no files.
     """
     home = data_home(given)
-    if not any((home / task / name).exists() for name in (FILE, "store.json")):
+    if not any(there(home / task / name) for name in (FILE, "store.json")):
         stand_in = f", or take the task {instead}" if instead else ""
         raise DataError(
             f"there are no packed {task} data in {home} (another folder: the option data, or ${VARIABLE}); pack the "
             f"public files with: fedgbo data prepare {task} --from PATH{stand_in}"
         )
     return Store.open(home / task)
+
+
+def there(path: Path) -> bool:
+    """Return whether something is at the path; a folder above it that may not be read is an error."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise disk_error(f"cannot read {path}", error) from error
 
 
 def disk_error(what: str, error: OSError) -> RunFolderError:
