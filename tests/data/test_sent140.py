@@ -232,3 +232,20 @@ def test_wrong_leaf_samples_are_named(tmp_path, x, y, match):
 def test_features_must_fit_their_type(tmp_path):
     with pytest.raises(ConfigError, match="features must be at most 65536"):
         read_sent140(tmp_path, features=70_000)
+
+
+def test_damaged_arrays_are_not_passed_on_to_native_code(raw):
+    arrays = read_sent140(raw).arrays
+    for name, array, match in [
+        ("train_indices", np.full_like(arrays["train_indices"], 5000), "rows or features out of range"),
+        ("test_indptr", arrays["test_indptr"][::-1].copy(), "rows or features out of range"),
+        ("train_counts", arrays["train_counts"].astype(np.int64), "not in the store's types"),
+        ("train_labels", arrays["train_labels"][:, None], "not in the store's types"),
+    ]:
+        with pytest.raises(DataError, match=f"here: the {name.split('_')[0]} tweets .*{match}; pack the data again"):
+            sparse_data({**arrays, name: array}, "here")
+
+
+def test_blank_lines_are_skipped(raw, tmp_path):
+    (tmp_path / "blank.csv").write_bytes(table(TWEETS).replace(b"\n", b"\n\n"))
+    assert read_sent140(tmp_path / "blank.csv").arrays["client_names"].tolist() == [f"user{k}" for k in range(1, 6)]

@@ -118,6 +118,14 @@ def test_other_fields_of_a_message_are_skipped(tmp_path):
     assert read_shakespeare(database(tmp_path, TABLE, *rows)).arrays["client_names"].tolist() == ["A"]
 
 
+def test_a_database_with_a_write_ahead_log(tmp_path):
+    made = sqlite3.connect(sqlite(tmp_path) / "shakespeare.sqlite")
+    made.execute("PRAGMA journal_mode = WAL")
+    made.close()
+    assert (tmp_path / "shakespeare.sqlite").read_bytes()[18] == 2
+    assert read_shakespeare(tmp_path).arrays["client_names"].tolist() == ["ANN", "BOB"]
+
+
 def test_several_databases_are_not_guessed_between(tmp_path):
     sqlite(tmp_path)
     (tmp_path / "copy.sqlite").write_bytes((tmp_path / "shakespeare.sqlite").read_bytes())

@@ -61,26 +61,32 @@ def _read_tff(files: list[SourceFile], half: str, source: Path) -> Writers:
 def _checked(pixel_values: Any, label_values: Any, where: str) -> tuple[Array, Array]:
     if len(pixel_values) == 0:
         return np.empty((0, 1, SIDE, SIDE), dtype=np.uint8), np.empty(0, dtype=np.uint8)
-    try:
-        pixels = np.asarray(pixel_values, dtype=np.float64).reshape(len(pixel_values), -1)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise DataError(f"{where}: the images are not {SIDE * SIDE} numbers each ({error})") from error
+    pixels = _numbers(pixel_values, f"{where}: the images are not {SIDE * SIDE} numbers each")
+    pixels = pixels.reshape(len(pixels), -1).astype(np.float64)
     if pixels.shape[1] != SIDE * SIDE:
         raise DataError(f"{where}: an image has {pixels.shape[1]} numbers; FEMNIST's have {SIDE * SIDE}")
     valid = ((pixels >= 0) & (pixels <= 1)).all(axis=1)  # False for NaN, too
     if not valid.all():
         raise DataError(f"{where}: sample {int(np.argmin(valid))} has a pixel outside 0 ... 1; 1 must be paper, 0 ink")
-    try:
-        labels = np.asarray(label_values)
-    except (ValueError, OverflowError) as error:
-        raise DataError(f"{where}: the labels are not one whole number each ({error})") from error
-    if labels.ndim != 1 or labels.dtype.kind not in "iuf":
+    labels = _numbers(label_values, f"{where}: the labels are not one whole number each")
+    if labels.ndim != 1 or (isinstance(label_values, list) and any(type(label) is bool for label in label_values)):
         raise DataError(f"{where}: the labels are not one whole number each")
     valid = (labels >= 0) & (labels < CLASSES) & (labels == np.floor(labels))
     if not valid.all():
         row = int(np.argmin(valid))
         raise DataError(f"{where}: sample {row} has the label {labels[row]}; FEMNIST's are 0 ... {CLASSES - 1}")
     return np.rint(pixels * 255).astype(np.uint8).reshape(-1, 1, SIDE, SIDE), labels.astype(np.uint8)
+
+
+def _numbers(values: Any, problem: str) -> Array:
+    """Return the values as an array of real numbers; raise DataError with the problem if they are anything else."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DataError(f"{problem} ({error})") from error
+    if array.dtype.kind not in "iuf":
+        raise DataError(problem)
+    return array
 
 
 def _stacked(half: str, writers: Writers, names: Sequence[str]) -> dict[str, Array]:

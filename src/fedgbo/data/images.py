@@ -105,6 +105,7 @@ def split_image_data(arrays: Mapping[str, Any], where: str, split: Split, **opti
     """Open packed images that have no clients, and deal them; `options` are those of `ImageSamples`."""
     if "train_labels" not in arrays or "train_images" not in arrays:
         raise DataError(f"{where} lacks train_images or train_labels; pack the data again")
+    _check_types(arrays["train_images"], arrays["train_labels"], where)
     parts = split.parts(arrays["train_labels"])
     order = np.concatenate(parts)
     dealt = {
@@ -113,6 +114,12 @@ def split_image_data(arrays: Mapping[str, Any], where: str, split: Split, **opti
         "train_offsets": np.cumsum([0, *map(len, parts)], dtype=np.int64),
     }
     return image_data({**arrays, **dealt}, where, **options)
+
+
+def _check_types(images: Any, labels: Array, where: str) -> None:
+    if labels.dtype.kind not in "iu" or (isinstance(images, np.ndarray) and images.dtype != np.uint8):
+        kinds = f"{getattr(images, 'dtype', 'bytes')} with {labels.dtype} labels"
+        raise DataError(f"{where}: images must be bytes with whole numbers as labels, not {kinds}; pack the data again")
 
 
 def image_data(arrays: Mapping[str, Any], where: str, *, clients: int | None = None, **options: Any) -> FederatedData:
@@ -124,6 +131,7 @@ def image_data(arrays: Mapping[str, Any], where: str, *, clients: int | None = N
 
     def samples(half: str) -> ImageSamples:
         images, labels = arrays[f"{half}_images"], arrays[f"{half}_labels"]
+        _check_types(images, labels, where)
         if half == "train":
             return ImageSamples(images, labels, **options)
         if clients is not None and "test_offsets" in arrays and clients < len(arrays["test_offsets"]) - 1:

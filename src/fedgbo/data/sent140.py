@@ -70,9 +70,18 @@ def packed_half(half: str, samples: SparseSamples, sizes: Array) -> dict[str, Ar
 
 def sparse_data(arrays: Mapping[str, Array], where: str) -> FederatedData:
     """Open the arrays of `read_sent140` or of the synthetic data; `where` names them in errors."""
-    return FederatedData.from_packed(
-        arrays, where, lambda half: SparseSamples(*(arrays[f"{half}_{name}"] for name in ARRAYS))
-    )
+
+    def samples(half: str) -> SparseSamples:
+        indptr, indices, counts, labels = (arrays[f"{half}_{name}"] for name in ARRAYS)
+        kinds = [array.dtype.str[1:] for array in (indptr, indices, counts, labels)]
+        if kinds != ["i8", "u2", "u1", "u1"] or any(array.ndim != 1 for array in (indptr, indices, counts, labels)):
+            raise DataError(f"{where}: the {half} tweets are not in the store's types; pack the data again")
+        rising = len(indptr) > 0 and indptr[0] == 0 and (np.diff(indptr) >= 0).all()
+        if not rising or np.max(indices, initial=0) >= FEATURES:  # native code trusts these numbers
+            raise DataError(f"{where}: the {half} tweets have rows or features out of range; pack the data again")
+        return SparseSamples(indptr, indices, counts, labels)
+
+    return FederatedData.from_packed(arrays, where, samples)
 
 
 @dataclass
@@ -226,6 +235,8 @@ def _csv_rows(file: SourceFile) -> Iterator[tuple[str, int, str]]:
         reader = csv.reader(decoded(lines))
         try:
             for row in reader:
+                if not row:  # a blank line
+                    continue
                 if reader.line_num == 1 and row and row[0].strip().lower() in HEADINGS:
                     continue
                 if len(row) != 6:

@@ -17,6 +17,7 @@ from fedgbo.data.archives import LIMIT, SourceFile
 GROUP = "examples"
 LARGEST = 1 << 28  # bytes of one array, and of one compressed piece of it
 LARGEST_DATABASE = 1 << 29  # bytes; it is read into memory
+WRITE_AHEAD = b"\x02\x02"  # the versions in the header of a file that was written with such a log
 COLUMNS = ("split_name", "client_id", "serialized_example_proto")
 DAMAGE = (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError, OverflowError)  # what h5py raises
 
@@ -97,6 +98,8 @@ def tff_rows(source: SourceFile, field: str) -> Iterator[tuple[str, str, bytes]]
         content = stream.read()
     with closing(sqlite3.connect(":memory:")) as database:
         try:
+            if content[18:20] == WRITE_AHEAD:  # a database in memory has no log; the file has all that was committed
+                content = content[:18] + b"\x01\x01" + content[20:]
             database.deserialize(content)
             database.execute("PRAGMA trusted_schema = OFF")
             database.text_factory = lambda text: text.decode("utf-8", errors="replace")
@@ -110,7 +113,8 @@ def tff_rows(source: SourceFile, field: str) -> Iterator[tuple[str, str, bytes]]
                     raise DataError(f"{where}: {', '.join(COLUMNS)} must be text, text and bytes")
                 yield split, client, _string(example, field, where)
         except (sqlite3.Error, sqlite3.Warning, MemoryError, OverflowError) as error:
-            raise DataError(f"{source.where} is no complete SQLite file of TFF ({error}); get it again") from error
+            reason = str(error) or type(error).__name__
+            raise DataError(f"{source.where} is no complete SQLite file of TFF ({reason}); get it again") from error
 
 
 def _string(example: bytes, field: str, where: str) -> bytes:
