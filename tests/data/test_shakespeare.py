@@ -182,7 +182,7 @@ def test_json_with_other_samples_is_named(tmp_path):
 
 def test_fraction_means_nothing_for_split_files(tmp_path):
     x, y = cut(SAY * 3)
-    with pytest.raises(ConfigError, match="JSON files are split already"):
+    with pytest.raises(ConfigError, match="these files are split already"):
         read_shakespeare(json_folder(tmp_path, {"u": (x, y)}, {"u": (x, y)}), fraction=0.8)
 
 
@@ -191,8 +191,10 @@ def test_the_raw_text_is_found_beside_other_files(tmp_path):
     (tmp_path / "README.txt").write_text("by William Shakespeare")
     x, y = cut(SAY * 3)
     json_folder(tmp_path, {"u": (x, y)}, {"u": (x, y)})
-    assert read_shakespeare(tmp_path).arrays["client_names"].tolist() == ["A_PLAY_ANN"]
+    with pytest.raises(DataError, match="has files of several formats: text, leaf; choose one with --format"):
+        read_shakespeare(tmp_path)
+    assert read_shakespeare(tmp_path, format="text").arrays["client_names"].tolist() == ["A_PLAY_ANN"]
     assert read_shakespeare(tmp_path / "all_data_niid_0_keep_0_train_9.json").arrays["client_names"].tolist() == ["u"]
     (tmp_path / "copy.txt").write_text(raw(two(speech("Ann", 20))))
     with pytest.raises(DataError, match="has several texts"):
-        read_shakespeare(tmp_path)
+        read_shakespeare(tmp_path, format="text")

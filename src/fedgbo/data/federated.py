@@ -22,6 +22,7 @@ class FederatedData:
     train: Samples
     offsets: Rows  # (clients + 1,)
     test: Samples
+    content_digest: str | None = None  # of the packed store that the data were opened from
 
     @property
     def clients(self) -> int:
