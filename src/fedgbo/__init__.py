@@ -18,6 +18,7 @@ from fedgbo.core.errors import (
     FedGBOError,
     RankError,
     RunFolderError,
+    StopRun,
 )
 from fedgbo.core.objective import MaxEntropy, Proximal, Term
 from fedgbo.core.optimiser import AffineOptimiser, Optimiser
@@ -45,5 +46,5 @@ __all__ = [
     "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
     "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
     "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule",
-    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "partition", "run",
+    "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "__version__", "check", "partition", "run",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from fedgbo.experiments.jobs import Job, News
 from fedgbo.reports.charts import save_chart
 from fedgbo.reports.table import Cell, Table
 from fedgbo.reports.table import quantity as quantity
-from fedgbo.runs.plan import Callback
+from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.ranks import speaks
 from fedgbo.runs.round import Progress
 

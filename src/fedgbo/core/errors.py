@@ -53,6 +53,10 @@ class FederationError(FedGBOError):
     exit_code = 7
 
 
+class StopRun(FedGBOError):  # noqa: N818 (a signal such as StopIteration, not an error)
+    """Raised in a callback, ends the run after this round; `Progress.stop` raises it."""
+
+
 class MissingExtraError(FedGBOError, ImportError):
     """An optional dependency that is not installed."""
 

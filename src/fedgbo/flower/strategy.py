@@ -25,11 +25,12 @@ from fedgbo.flower.messenger import Events
 from fedgbo.flower.node import TaskBuilder, build_task, model_digest
 from fedgbo.flower.options import Options
 from fedgbo.flower.wire import Settings
+from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, read_config
 from fedgbo.runs.describe import describe, find
 from fedgbo.runs.loop import run
-from fedgbo.runs.plan import Callback, Plan
+from fedgbo.runs.plan import Plan
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps

@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, permutation, whole
 from fedgbo.data.federated import hold_out
+from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.describe import build, describe
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import run
-from fedgbo.runs.plan import Callback
 from fedgbo.runs.result import Result
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task

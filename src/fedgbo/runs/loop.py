@@ -21,10 +21,11 @@ from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.pipeline import Pipeline
 from fedgbo.runs.accounting import Accounts
+from fedgbo.runs.callbacks import Callback, Callbacks, check_callbacks
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.memory import ClientMemory
-from fedgbo.runs.plan import SAVE_SECONDS, Callback, Plan, Start, check_metrics, evaluations, open_folder
+from fedgbo.runs.plan import SAVE_SECONDS, Plan, Start, check_metrics, evaluations, open_folder
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress, Rounds
@@ -63,7 +64,7 @@ def run(
     `local_steps` is K: a number, a list with one for each client, a schedule over rounds, or a function of `round`,
     `client` or both. `initial_params` is a flat vector in the order of `model.parameters()`. The test set is evaluated
     every `eval_every` rounds (by default 100 times a run) and at the end. Each callback gets a Progress after every
-    round, and stops the run by returning True.
+    round, and stops the run by progress.stop() or by raising StopRun.
 
     With `out`, the run is kept in that folder; `resume=True` goes on with what the folder holds, bit for bit as if it
     had never stopped. `config` is what the folder's run.json says of the run, by default a description of the objects.
@@ -108,7 +109,7 @@ def run(
         seed=int(seed),
         eval_every=evaluations(rounds) if eval_every is None else eval_every,
         initial_params=initial_params,
-        callbacks=callbacks,
+        callbacks=check_callbacks(callbacks),
         out=None if out is None else Path(out),
         resume=resume,
         workers=workers,
@@ -145,10 +146,11 @@ class Recorder:
         self, folder: RunFolder | None, plan: Plan, about: Mapping[str, Any], memory: ClientMemory | None
     ) -> None:
         self.folder, self.plan, self.about, self.memory = folder, plan, about, memory
+        self.callbacks = Callbacks(plan.callbacks)
         self.saved_at = time.monotonic()
 
     def tell(self, progress: Progress, *, evaluated: bool, final: bool = False) -> bool:
-        """Write a round down and call the callbacks; return whether one of them wants to stop.
+        """Write a round down and call the callbacks; return whether one of them stopped the run.
 
         A round that was evaluated comes with a checkpoint, but for the first and the final one.
         """
@@ -160,8 +162,7 @@ class Recorder:
             self.save(progress)
             self.saved_at = time.monotonic()
             progress = progress._replace(seconds={**progress.seconds, "saving": self.saved_at - began})
-        wishes = [] if final else [callback(progress) for callback in self.plan.callbacks]
-        return any(wishes)
+        return not final and self.callbacks(progress._replace(about=self.about))
 
     def save(self, progress: Progress) -> None:
         """Save a checkpoint."""

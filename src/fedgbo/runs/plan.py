@@ -1,6 +1,6 @@
 """What a run was asked for, checked and complete, and where it begins or goes on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
@@ -17,10 +17,10 @@ from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.aggregators import ExactMean
 from fedgbo.pipeline.samplers import FixedSize
+from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Ledger, Record
-from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
 
@@ -29,8 +29,6 @@ METRICS = {
     "cosine": "how far the clients' models of a round are apart (Figure 1)",
     "drift": "that, and how far their gradients are off those at x_t, with the bound (equations (2) and (3))",
 }
-
-Callback = Callable[[Progress], bool | None]
 
 
 @dataclass(frozen=True, eq=False)
