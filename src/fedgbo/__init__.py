@@ -29,6 +29,7 @@ from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 from fedgbo.pipeline.aggregators import ExactMean, Median
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
+from fedgbo.runs.config import load
 from fedgbo.runs.loop import run
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
@@ -46,5 +47,6 @@ __all__ = [
     "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
     "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
     "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule",
-    "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "__version__", "check", "partition", "run",
+    "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "__version__", "check", "load", "partition",
+    "run",
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-from rich.progress import Task as Bar
+from rich.progress import TaskID
 from rich.table import Table as RichTable
 from rich.text import Text
 from typer.core import TyperGroup
@@ -23,11 +20,9 @@ from fedgbo.experiments.jobs import Job, News
 from fedgbo.reports.charts import save_chart
 from fedgbo.reports.table import Cell, Table
 from fedgbo.reports.table import quantity as quantity
+from fedgbo.runs.bar import bars, run_bar, score
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.ranks import speaks
-from fedgbo.runs.round import Progress
-
-PLAIN_SECONDS = 10.0  # between two lines of progress where there is no terminal
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -137,50 +132,14 @@ def _cell(table: Table, cell: Cell) -> Text:
     return text.append(f" [{table.footnote_number(cell)}]", style="bold red") if cell.differs else text
 
 
-def score(accuracy: float | None, loss: float | None) -> str:
-    """Return the accuracy or, without one, the test loss in words; empty if there is neither."""
-    if accuracy is not None:
-        return f"accuracy {accuracy:.1%}"
-    return "" if loss is None else f"test loss {loss:.4g}"
-
-
-class _Rate(ProgressColumn):
-    def render(self, bar: Bar) -> Text:
-        return Text(f"{bar.speed:.1f} rounds/s" if bar.speed else "")
-
-
-def _bars() -> Bars:
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate())
-    score_column = TextColumn("{task.fields[score]}")
-    return Bars(*columns, TimeRemainingColumn(), score_column, console=err, transient=True)
-
-
 @contextmanager
 def one_run(label: str, quiet: bool) -> Iterator[list[Callback]]:
     """Yield the callbacks that show one run: a bar on a terminal, an occasional line elsewhere."""
     if quiet:
         yield []
-    elif err.is_terminal:
-        with _bars() as bars:
-            bar = bars.add_task(label, total=None, score="")
-
-            def show(progress: Progress) -> None:
-                bars.update(bar, completed=progress.ledger.round, total=progress.rounds)
-                if progress.record is not None:
-                    bars.update(bar, score=score(progress.record.accuracy, progress.record.loss))
-
-            yield [show]
-    else:
-        last = time.monotonic()
-
-        def line(progress: Progress) -> None:
-            nonlocal last
-            if progress.record is not None and time.monotonic() - last > PLAIN_SECONDS:
-                last = time.monotonic()
-                reached = score(progress.record.accuracy, progress.record.loss)
-                err.print(f"{label}: round {progress.ledger.round} of {progress.rounds}, {reached}")
-
-        yield [line]
+        return
+    with run_bar(label, err) as callback:
+        yield [callback]
 
 
 @contextmanager
@@ -204,8 +163,8 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
         yield show_line
         return
 
-    with _bars() as bars:
-        overall = bars.add_task("all runs", total=sum(job.config.rounds for job in jobs), score="")
+    with bars(err) as shown:
+        overall = shown.add_task("all runs", total=sum(job.config.rounds for job in jobs), score="")
         active: dict[int, TaskID] = {}
         done: dict[int, int] = {}
 
@@ -213,13 +172,13 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
             show_line(news)
             if news.ended is None:
                 if news.job not in active:
-                    active[news.job] = bars.add_task(f"  {jobs[news.job].title}", total=news.rounds, score="")
-                bars.update(active[news.job], completed=news.round)
+                    active[news.job] = shown.add_task(f"  {jobs[news.job].title}", total=news.rounds, score="")
+                shown.update(active[news.job], completed=news.round)
                 if news.accuracy is not None:
-                    bars.update(active[news.job], score=score(news.accuracy, None))
+                    shown.update(active[news.job], score=score(news.accuracy, None))
             elif news.job in active:
-                bars.remove_task(active.pop(news.job))
+                shown.remove_task(active.pop(news.job))
             done[news.job] = news.round if news.ended is None else jobs[news.job].config.rounds
-            bars.update(overall, completed=sum(done.values()))
+            shown.update(overall, completed=sum(done.values()))
 
         yield show

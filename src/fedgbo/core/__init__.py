@@ -14,6 +14,7 @@ from fedgbo.core.errors import (
     RankError,
     RunFolderError,
     StopRun,
+    optional,
     unknown,
 )
 from fedgbo.core.objective import TERMS, MaxEntropy, Proximal, Term
@@ -29,6 +30,6 @@ __all__ = [
     "DataError", "DivergenceError", "Exponential", "FedGBOError", "FederatedAlgorithm", "FederationError",
     "FolderBusyError", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number", "Optimiser", "Proximal",
     "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "State", "Stats", "Step", "StopRun", "Term",
-    "Transform", "Upload", "at_round", "check_seed", "decay", "name_of", "not_negative", "permutation", "positive",
-    "stream", "torch_seed", "unknown", "whole",
+    "Transform", "Upload", "at_round", "check_seed", "decay", "name_of", "not_negative", "optional", "permutation",
+    "positive", "stream", "torch_seed", "unknown", "whole",
 ]  # fmt: skip

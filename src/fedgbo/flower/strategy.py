@@ -106,6 +106,7 @@ class Strategy:
                 seed=self.seed,
                 eval_every=eval_every,
                 callbacks=[tell, *callbacks],
+                progress=False,
                 out=out,
                 resume=resume,
                 config=config,

@@ -35,7 +35,7 @@ class Callbacks:
         stop = False
         for i, callback in enumerate(self._callbacks):
             try:
-                returned: object = callback(progress)  # type: ignore[func-returns-value]
+                returned: object = callback(progress)
             except StopRun:
                 stop = True
                 continue

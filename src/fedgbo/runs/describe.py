@@ -108,6 +108,17 @@ def name_of(kind: type) -> str:
     return f"{file or kind.__module__}:{kind.__qualname__}"
 
 
+def label_of(algorithm: Mapping[str, Any]) -> str:
+    """Return a short name for the table of an algorithm: its name, and its optimiser's unless that is plain SGD.
+
+    >>> label_of({"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.1, "beta": 0.9}})
+    'fedgbo-sgdm'
+    """
+    optimiser = algorithm.get("server") or algorithm.get("optimiser") or {}
+    names = [algorithm["name"], optimiser.get("name", "sgd")]
+    return "-".join(short for name in names if (short := name.rpartition(":")[2].lower()) != "sgd")
+
+
 def parameters(maker: Any) -> dict[str, bool]:
     """Return the names of a constructor's arguments, and whether each must be given."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

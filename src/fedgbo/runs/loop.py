@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,13 @@ from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.pipeline import Pipeline
 from fedgbo.runs.accounting import Accounts
+from fedgbo.runs.bar import shown
 from fedgbo.runs.callbacks import Callback, Callbacks, check_callbacks
 from fedgbo.runs.checkpoint import Checkpoint
+from fedgbo.runs.describe import describe, label_of
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.memory import ClientMemory
-from fedgbo.runs.plan import SAVE_SECONDS, Plan, Start, check_metrics, evaluations, open_folder
+from fedgbo.runs.plan import SAVE_SECONDS, Plan, Start, check_metrics, described, evaluations, open_folder
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress, Rounds
@@ -44,7 +47,8 @@ def run(
     seed: int = 0,
     initial_params: Tensor | None = None,
     eval_every: int | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
+    progress: bool | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     workers: int | None = None,
@@ -67,7 +71,8 @@ def run(
     round, and stops the run by progress.stop() or by raising StopRun.
 
     With `out`, the run is kept in that folder; `resume=True` goes on with what the folder holds, bit for bit as if it
-    had never stopped. `config` is what the folder's run.json says of the run, by default a description of the objects.
+    had never stopped. `progress` shows a bar; by default it does where a person watches, in a terminal or a notebook.
+    `config` is what the folder's run.json says of the run, by default a description of the objects.
 
     `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
     depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are on the CPU in any case.
@@ -87,6 +92,8 @@ def run(
     `engine_maker` makes what trains the clients and evaluates, where that is not this machine alone. A checkpoint is
     saved with each evaluation and, between them, when the last one is `save_seconds` old.
     """
+    if not isinstance(task, Task):
+        raise ConfigError(f"task must be a fedgbo.Task such as fedgbo.Task(name, data, model), not {task!r:.60}")
     whole("rounds", rounds)
     if eval_every is not None:
         whole("eval_every", eval_every)
@@ -104,15 +111,15 @@ def run(
         task=task,
         algorithm=algorithm,
         pipeline=Pipeline.of(task.cohort_size, sampler, transforms, aggregator, weights),
-        rounds=rounds,
+        rounds=int(rounds),
         local_steps=plain_steps(local_steps),
         seed=int(seed),
-        eval_every=evaluations(rounds) if eval_every is None else eval_every,
+        eval_every=evaluations(int(rounds)) if eval_every is None else int(eval_every),
         initial_params=initial_params,
         callbacks=check_callbacks(callbacks),
         out=None if out is None else Path(out),
         resume=resume,
-        workers=workers,
+        workers=None if workers is None else int(workers),
         metrics=check_metrics(metrics),
         device=device,
         engine=engine,
@@ -120,11 +127,13 @@ def run(
         save_seconds=save_seconds,
     )
     keep_freed_memory()
-    if under_torchrun():
-        from fedgbo.runs.ranks import run_rank
+    with shown(label_of(describe(algorithm)), progress) as bar:
+        plan = replace(plan, callbacks=(*bar, *plan.callbacks))
+        if under_torchrun():
+            from fedgbo.runs.ranks import run_rank
 
-        return run_rank(plan)
-    return run_here(plan, _engine if engine_maker is None else engine_maker)
+            return run_rank(plan)
+        return run_here(plan, _engine if engine_maker is None else engine_maker)
 
 
 def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
@@ -133,6 +142,7 @@ def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
     with reproducible(device), ExitStack() as stack:
         engine = engine_maker(plan, device)
         begin, about = plan.start(engine)
+        plan = described(plan, about)
         folder, start = open_folder(stack, plan, begin, about)
         memory = client_memory(stack, plan, folder, start)
         recorder = Recorder(folder, plan, about, memory)
@@ -221,9 +231,9 @@ class Loop:
             progress = self._evaluated(progress)
             history.append(progress.record)  # type: ignore[arg-type]
             self.recorder.tell(progress, evaluated=True, final=True)
-        finished = progress.ledger.round >= last
-        self.recorder.end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
-        return Result(self.plan.task, progress.state.on("cpu"), history)
+        status = "finished" if progress.ledger.round >= last else "stopped"
+        self.recorder.end(progress, status, accuracy=history[-1].accuracy)
+        return Result(self.plan.task, progress.state.on("cpu"), history, self.plan.config or {}, status)
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""

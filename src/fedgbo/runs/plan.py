@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,14 @@ class Plan:
         return Start(self.algorithm.init(params).on("cpu"), Ledger(), [], {}), self.about(params)
 
 
+def described(plan: Plan, about: Mapping[str, Any]) -> Plan:
+    """Return the plan with a configuration: its own or, by default, a description of its objects."""
+    if plan.config is not None:
+        return plan
+    shown = {"rounds": plan.rounds, "eval_every": plan.eval_every, "metrics": list(plan.metrics)}
+    return replace(plan, config={**about, **shown})
+
+
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
     """Return the metrics' names, a single one as a tuple too; raise on one that is not known."""
     names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
@@ -118,8 +126,7 @@ def open_folder(stack: ExitStack, plan: Plan, begin: Start, about: Mapping[str, 
         folder = RunFolder.open(plan.out)
         folder.lock()
     else:
-        own = {**about, "rounds": plan.rounds, "eval_every": plan.eval_every, "metrics": plan.metrics}
-        folder = RunFolder.create(plan.out, own if plan.config is None else plan.config)
+        folder = RunFolder.create(plan.out, plan.config or {})
     stack.callback(folder.close)
     return folder, _resumed(folder, about, begin) if plan.resume else begin
 

@@ -16,7 +16,7 @@ from fedgbo.engines.torchrun.join import join, joined, under_torchrun
 from fedgbo.engines.torchrun.ranks import Ranks
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.loop import Loop, Recorder, client_memory
-from fedgbo.runs.plan import Plan, Start, open_folder
+from fedgbo.runs.plan import Plan, Start, described, open_folder
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
@@ -41,6 +41,7 @@ def run_rank(plan: Plan) -> Result:
                 ranks,
             )
             begin, about = plan.start(engine)
+            plan = described(plan, about)
             _check_alike(ranks, about, device)
             recorder, start = _opened(stack, ranks, plan, begin, about)
             memory = recorder.memory if recorder is not None else None
