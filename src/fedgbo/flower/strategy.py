@@ -19,7 +19,7 @@ from fedgbo.core import ConfigError, FederatedAlgorithm, at_round, unknown, whol
 from fedgbo.engines.device import cores
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
-from fedgbo.experiments.request import read_request
+from fedgbo.experiments.request import requested_config
 from fedgbo.flower.flower_engine import FlowerEngine
 from fedgbo.flower.messenger import Events
 from fedgbo.flower.node import TaskBuilder, build_task, model_digest
@@ -198,7 +198,7 @@ def _read_settings(name: str, resumed: Path | None) -> RunConfig:
         )
     file = Path(name)
     if file.suffix != ".json":
-        return read_request(file, {}, []).resolve()[0]
+        return requested_config(file)[0]
     try:
         return RunConfig.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
