@@ -25,6 +25,7 @@ from fedgbo.core.optimiser import AffineOptimiser, Optimiser
 from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
+from fedgbo.experiments.comparison import Comparison, compare
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 from fedgbo.pipeline.aggregators import ExactMean, Median
 from fedgbo.pipeline.samplers import FixedSize, Poisson
@@ -43,10 +44,11 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "MFL", "SCAFFOLD", "SGD", "Adam", "AdaptiveFedOpt", "AffineOptimiser", "Aggregator", "Client", "ClipNorm",
-    "ConfigError", "Constant", "DataError", "DivergenceError", "ExactMean", "Exponential", "FedAvg", "FedGBO",
-    "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
+    "Comparison", "ConfigError", "Constant", "DataError", "DivergenceError", "ExactMean", "Exponential", "FedAvg",
+    "FedGBO", "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
     "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
     "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule",
-    "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "__version__", "check", "load", "partition",
+    "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "__version__", "check", "compare", "load",
+    "partition",
     "run",
 ]  # fmt: skip
