@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "engines": {"core", "native", "pipeline", "costs", "data", "models", "tasks"},
     "runs": {*PARTS, "engines"},
     "reports": {"core", "data", "tasks", "runs", "costs"},
+    "trackers": {"core", "runs", "reports"},
     "experiments": {"core", "engines", "runs", "costs", "tasks", "models", "algorithms", "optimisers", "reports"},
     "bench": {*PARTS, "engines", "runs"},
     "flower": {"core", "pipeline", "costs", "data", "tasks", "engines", "runs", "experiments"},

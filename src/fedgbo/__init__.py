@@ -18,17 +18,20 @@ from fedgbo.core.errors import (
     FedGBOError,
     RankError,
     RunFolderError,
+    StopRun,
 )
 from fedgbo.core.objective import MaxEntropy, Proximal, Term
 from fedgbo.core.optimiser import AffineOptimiser, Optimiser
 from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
+from fedgbo.experiments.comparison import Comparison, compare
 from fedgbo.models.norm import group_norm
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 from fedgbo.pipeline.aggregators import ExactMean, Median
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
+from fedgbo.runs.config import load
 from fedgbo.runs.loop import run
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
@@ -42,9 +45,10 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "MFL", "SCAFFOLD", "SGD", "Adam", "AdaptiveFedOpt", "AffineOptimiser", "Aggregator", "Client", "ClipNorm",
-    "ConfigError", "Constant", "DataError", "DivergenceError", "ExactMean", "Exponential", "FedAvg", "FedGBO",
-    "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
+    "Comparison", "ConfigError", "Constant", "DataError", "DivergenceError", "ExactMean", "Exponential", "FedAvg",
+    "FedGBO", "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
     "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
     "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule",
-    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "group_norm", "partition", "run",
+    "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "__version__", "check", "compare", "group_norm",
+    "load", "partition", "run",
 ]  # fmt: skip

@@ -13,6 +13,8 @@ from fedgbo.core.errors import (
     MissingExtraError,
     RankError,
     RunFolderError,
+    StopRun,
+    optional,
     unknown,
 )
 from fedgbo.core.objective import TERMS, MaxEntropy, Proximal, Term
@@ -27,7 +29,7 @@ __all__ = [
     "SCHEDULES", "TERMS", "AffineOptimiser", "AffineStep", "Aggregator", "Client", "ConfigError", "Constant",
     "DataError", "DivergenceError", "Exponential", "FedGBOError", "FederatedAlgorithm", "FederationError",
     "FolderBusyError", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number", "Optimiser", "Proximal",
-    "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "State", "Stats", "Step", "Term", "Transform",
-    "Upload", "at_round", "check_seed", "decay", "name_of", "not_negative", "permutation", "positive", "stream",
-    "torch_seed", "unknown", "whole",
+    "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "State", "Stats", "Step", "StopRun", "Term",
+    "Transform", "Upload", "at_round", "check_seed", "decay", "name_of", "not_negative", "optional", "permutation",
+    "positive", "stream", "torch_seed", "unknown", "whole",
 ]  # fmt: skip

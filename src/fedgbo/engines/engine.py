@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from fedgbo.core import AffineOptimiser, AffineStep, ConfigError, FederatedAlgorithm, Mean, State, Stats, Upload
 from fedgbo.costs.operations import Meter
+from fedgbo.data.tree import digest_of
 from fedgbo.engines.buffers import load_buffers
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.module import Blueprint
@@ -87,6 +88,13 @@ class Origin:
         if not isinstance(declared, Mapping):
             raise ConfigError(f"{type(algorithm).__name__}.client_state must return a dict of vectors by name")
         return {**declared} if self.local_buffers is None else {**declared, LOCAL_BUFFERS: self.local_buffers}
+
+    def constants(self) -> str:
+        """Return a digest of what training leaves as it is: frozen parameters and constant buffers."""
+        module = self.blueprint.module
+        changed = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+        changed |= set(self.moving)
+        return digest_of({name: x for name, x in module.state_dict().items() if name not in changed})
 
     def finished(self, params: Tensor, buffers: Tensor | None) -> nn.Module:
         """Return a copy of the module with these parameters and buffers, for evaluation."""

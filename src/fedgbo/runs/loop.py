@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.pipeline import Pipeline
 from fedgbo.runs.accounting import Accounts
+from fedgbo.runs.bar import shown
+from fedgbo.runs.callbacks import Callback, Callbacks, check_callbacks
 from fedgbo.runs.checkpoint import Checkpoint
+from fedgbo.runs.describe import describe, label_of
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.memory import ClientMemory
-from fedgbo.runs.plan import SAVE_SECONDS, Callback, Plan, Start, check_metrics, evaluations, open_folder
+from fedgbo.runs.plan import SAVE_SECONDS, Plan, Start, check_metrics, described, evaluations, open_folder
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress, Rounds
@@ -46,7 +50,8 @@ def run(
     seed: int = 0,
     initial_params: Initial | None = None,
     eval_every: int | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
+    progress: bool | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     workers: int | None = None,
@@ -67,10 +72,11 @@ def run(
     `client` or both. `initial_params` is where training starts: a state_dict, a module, a safetensors file, or
     a flat vector of the trainable parameters in the order of `model.parameters()`. The test set is evaluated
     every `eval_every` rounds (by default 100 times a run) and at the end. Each callback gets a Progress after every
-    round, and stops the run by returning True.
+    round, and stops the run by progress.stop() or by raising StopRun.
 
     With `out`, the run is kept in that folder; `resume=True` goes on with what the folder holds, bit for bit as if it
-    had never stopped. `config` is what the folder's run.json says of the run, by default a description of the objects.
+    had never stopped. `progress` shows a bar; by default it does where a person watches, in a terminal or a notebook.
+    `config` is what the folder's run.json says of the run, by default a description of the objects.
 
     `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
     depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are on the CPU in any case.
@@ -90,6 +96,8 @@ def run(
     `engine_maker` makes what trains the clients and evaluates, where that is not this machine alone. A checkpoint is
     saved with each evaluation and, between them, when the last one is `save_seconds` old.
     """
+    if not isinstance(task, Task):
+        raise ConfigError(f"task must be a fedgbo.Task such as fedgbo.Task(name, data, model), not {task!r:.60}")
     whole("rounds", rounds)
     if eval_every is not None:
         whole("eval_every", eval_every)
@@ -109,15 +117,15 @@ def run(
         task=task,
         algorithm=algorithm,
         pipeline=Pipeline.of(task.cohort_size, sampler, transforms, aggregator, weights),
-        rounds=rounds,
+        rounds=int(rounds),
         local_steps=plain_steps(local_steps),
         seed=int(seed),
-        eval_every=evaluations(rounds) if eval_every is None else eval_every,
+        eval_every=evaluations(int(rounds)) if eval_every is None else int(eval_every),
         initial_params=initial_params,
-        callbacks=callbacks,
+        callbacks=check_callbacks(callbacks),
         out=None if out is None else Path(out),
         resume=resume,
-        workers=workers,
+        workers=None if workers is None else int(workers),
         metrics=check_metrics(metrics),
         device=device,
         engine=engine,
@@ -125,11 +133,13 @@ def run(
         save_seconds=save_seconds,
     )
     keep_freed_memory()
-    if under_torchrun():
-        from fedgbo.runs.ranks import run_rank
+    with shown(label_of(describe(algorithm)), progress) as bar:
+        plan = replace(plan, callbacks=(*bar, *plan.callbacks))
+        if under_torchrun():
+            from fedgbo.runs.ranks import run_rank
 
-        return run_rank(plan)
-    return run_here(plan, _engine if engine_maker is None else engine_maker)
+            return run_rank(plan)
+        return run_here(plan, _engine if engine_maker is None else engine_maker)
 
 
 def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
@@ -138,6 +148,7 @@ def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
     with reproducible(device), ExitStack() as stack:
         engine = engine_maker(plan, device)
         begin, about = plan.start(engine)
+        plan = described(plan, about)
         folder, start = open_folder(stack, plan, begin, about)
         memory = client_memory(stack, plan, engine.origin, folder, start)
         recorder = Recorder(folder, plan, about, memory)
@@ -151,10 +162,11 @@ class Recorder:
         self, folder: RunFolder | None, plan: Plan, about: Mapping[str, Any], memory: ClientMemory | None
     ) -> None:
         self.folder, self.plan, self.about, self.memory = folder, plan, about, memory
+        self.callbacks = Callbacks(plan.callbacks)
         self.saved_at = time.monotonic()
 
     def tell(self, progress: Progress, *, evaluated: bool, final: bool = False) -> bool:
-        """Write a round down and call the callbacks; return whether one of them wants to stop.
+        """Write a round down and call the callbacks; return whether one of them stopped the run.
 
         A round that was evaluated comes with a checkpoint, but for the first and the final one.
         """
@@ -166,8 +178,7 @@ class Recorder:
             self.save(progress)
             self.saved_at = time.monotonic()
             progress = progress._replace(seconds={**progress.seconds, "saving": self.saved_at - began})
-        wishes = [] if final else [callback(progress) for callback in self.plan.callbacks]
-        return any(wishes)
+        return not final and self.callbacks(progress._replace(about=self.about))
 
     def save(self, progress: Progress) -> None:
         """Save a checkpoint."""
@@ -226,9 +237,10 @@ class Loop:
             progress = self._evaluated(progress)
             history.append(progress.record)  # type: ignore[arg-type]
             self.recorder.tell(progress, evaluated=True, final=True)
-        finished = progress.ledger.round >= last
-        self.recorder.end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
-        return Result(self.plan.task, progress.state.on("cpu"), history, self.engine.origin)
+        status = "finished" if progress.ledger.round >= last else "stopped"
+        self.recorder.end(progress, status, accuracy=history[-1].accuracy)
+        config = self.plan.config or {}
+        return Result(self.plan.task, progress.state.on("cpu"), history, config, status, self.engine.origin)
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""

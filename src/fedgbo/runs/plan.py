@@ -1,9 +1,9 @@
 """What a run was asked for, checked and complete, and where it begins or goes on."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.aggregators import ExactMean
 from fedgbo.pipeline.samplers import FixedSize
+from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Ledger, Record
-from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
 
@@ -33,10 +33,8 @@ METRICS = {
 }
 
 FINGERPRINT = "fingerprint"  # of loss, model and data: numbers that may differ by rounding
-RECENT = ("data", FINGERPRINT)  # that checkpoints of version 0.1.0 lack
+RECENT = ("constants", "data", FINGERPRINT)  # that checkpoints of version 0.1.0 lack
 TOLERANCE = 1e-3  # of a fingerprint: kernels and machines round in different ways
-
-Callback = Callable[[Progress], bool | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +83,8 @@ class Plan:
             "algorithm": describe(self.algorithm),
             "local_steps": describe(self.local_steps),
             "seed": self.seed,
-            "initial_params": _digest(params, origin),
+            "initial_params": sha256(params.cpu().numpy().tobytes()).hexdigest(),
+            "constants": origin.constants(),
             "data": self.task.data.digest(),
             FINGERPRINT: dict(origin.fingerprint),
         }
@@ -102,6 +101,14 @@ class Plan:
         state = State.expect(self.algorithm.init(params), f"{type(self.algorithm).__name__}.init", params)
         state = state.with_buffers(engine.origin.buffers).on("cpu")
         return Start(state, Ledger(), [], {}), self.about(params, engine.origin)
+
+
+def described(plan: Plan, about: Mapping[str, Any]) -> Plan:
+    """Return the plan with a configuration: its own or, by default, a description of its objects."""
+    if plan.config is not None:
+        return plan
+    shown = {"rounds": plan.rounds, "eval_every": plan.eval_every, "metrics": list(plan.metrics)}
+    return replace(plan, config={**about, **shown})
 
 
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
@@ -130,8 +137,7 @@ def open_folder(stack: ExitStack, plan: Plan, begin: Start, about: Mapping[str, 
         folder = RunFolder.open(plan.out)
         folder.lock()
     else:
-        own = {**about, "rounds": plan.rounds, "eval_every": plan.eval_every, "metrics": plan.metrics}
-        folder = RunFolder.create(plan.out, own if plan.config is None else plan.config)
+        folder = RunFolder.create(plan.out, plan.config or {})
     stack.callback(folder.close)
     return folder, _resumed(folder, about, begin) if plan.resume else begin
 
@@ -164,22 +170,13 @@ def differ(key: str, ours: Any, theirs: Any) -> bool:
 
 
 _TOLD = {
+    "constants": "the model has other frozen parameters or constant buffers than when it was begun; resume it with the "
+    "same model, or choose another folder",
     "data": "the training or test data are others than those it was begun with; resume it with the same data, or "
     "choose another folder",
     FINGERPRINT: "the loss and the gradient of the first samples are others than when it was begun, so the model, the "
     "loss or the data have changed; resume it with the same task, or choose another folder",
 }
-
-
-def _digest(params: Tensor, origin: Origin) -> str:
-    """Return a digest of the initial parameters, of frozen ones and of all buffers."""
-    module = origin.blueprint.module
-    trainable = {name for name, p in module.named_parameters() if p.requires_grad}
-    sha = sha256(params.cpu().numpy().tobytes())
-    for name, value in module.state_dict().items():
-        if name not in trainable and isinstance(value, Tensor):
-            sha.update(name.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return sha.hexdigest()
 
 
 def _initial_params(engine: Engine, given: Tensor | np.ndarray[Any, Any] | None) -> Tensor:

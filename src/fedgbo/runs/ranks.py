@@ -18,7 +18,7 @@ from fedgbo.engines.torchrun.join import join, joined, under_torchrun
 from fedgbo.engines.torchrun.ranks import Ranks
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.loop import Loop, Recorder, client_memory
-from fedgbo.runs.plan import Plan, Start, differ, open_folder
+from fedgbo.runs.plan import Plan, Start, described, differ, open_folder
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
@@ -43,6 +43,7 @@ def run_rank(plan: Plan) -> Result:
                 ranks,
             )
             begin, about = plan.start(engine)
+            plan = described(plan, about)
             _check_alike(ranks, about, device)
             recorder, start = _opened(stack, ranks, plan, engine.origin, begin, about)
             memory = recorder.memory if recorder is not None else None

@@ -4,9 +4,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, State, at_round
+from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, State, StopRun, at_round
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Engine, Round
 from fedgbo.pipeline import Pipeline
@@ -25,6 +25,11 @@ class Progress(NamedTuple):
     record: Record | None = None  # of this round, if it was evaluated
     seconds: Mapping[str, float] = MappingProxyType({})  # of this round: training, server, evaluation, saving
     engine: str = ""  # how clients take their local steps, and why
+    about: Mapping[str, Any] = MappingProxyType({})  # what the run is: task, algorithm, local_steps, seed, ...
+
+    def stop(self) -> NoReturn:
+        """End the callback, and the run after this round: raises StopRun."""
+        raise StopRun(f"stopped by a callback after round {self.ledger.round}")
 
 
 @dataclass(frozen=True, eq=False)
