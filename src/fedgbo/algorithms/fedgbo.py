@@ -39,15 +39,15 @@ class FedGBO(FederatedAlgorithm):
             y = client.descend(down.params, self.optimiser, down.stats)
             return State(down.params - y)
 
-        y, total = down.params, torch.zeros_like(down.params)
+        y, total, s = down.params, torch.zeros_like(down.params), self.optimiser.anchor(down.stats, down.params)
         for _ in range(client.steps):
             g = client.gradient(y)
-            y, total = self.optimiser.update(y, down.stats, g), total + g
+            y, total = self.optimiser.update(y, s, g), total + g
         return State(down.params - y, {"gradient": total})
 
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
         if (optimiser := self._affine()) is not None:
-            g = optimiser.invert(server.stats, mean.params, steps)
+            g = optimiser.invert(optimiser.anchor(server.stats, server.params), mean.params, steps)
         else:
             g = mean.stats["gradient"] / steps
         return State(server.params - mean.params, self.optimiser.track(server.stats, g))

@@ -1,7 +1,7 @@
 """The contracts that everything else is made of, schedules, random streams and errors; imports nothing else of ours."""
 
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.checks import decay, not_negative, positive, whole
+from fedgbo.core.checks import decay, not_negative, positive, share, whole
 from fedgbo.core.client import Client
 from fedgbo.core.errors import (
     ConfigError,
@@ -15,7 +15,7 @@ from fedgbo.core.errors import (
     RunFolderError,
     unknown,
 )
-from fedgbo.core.objective import TERMS, MaxEntropy, Proximal, Term
+from fedgbo.core.objective import TERMS, GradientRule, MaxEntropy, Proximal, SharpnessAware, Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.pipeline import Aggregator, Sampler, Transform
 from fedgbo.core.random import Rows, check_seed, name_of, permutation, stream, torch_seed
@@ -26,8 +26,8 @@ from fedgbo.core.upload import Mean, Upload
 __all__ = [
     "SCHEDULES", "TERMS", "AffineOptimiser", "AffineStep", "Aggregator", "Client", "ConfigError", "Constant",
     "DataError", "DivergenceError", "Exponential", "FedGBOError", "FederatedAlgorithm", "FederationError",
-    "FolderBusyError", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number", "Optimiser", "Proximal",
-    "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "State", "Stats", "Step", "Term", "Transform",
-    "Upload", "at_round", "check_seed", "decay", "name_of", "not_negative", "permutation", "positive", "stream",
-    "torch_seed", "unknown", "whole",
+    "FolderBusyError", "GradientRule", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number",
+    "Optimiser", "Proximal", "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "SharpnessAware",
+    "State", "Stats", "Step", "Term", "Transform", "Upload", "at_round", "check_seed", "decay", "name_of",
+    "not_negative", "permutation", "positive", "ruled", "share", "stream", "torch_seed", "unknown", "whole",
 ]  # fmt: skip

@@ -57,6 +57,19 @@ class FederatedAlgorithm(ABC):
         """Return what clients download: by default the whole server state."""
         return server
 
+    def personal(self, params: Tensor, state: Stats) -> Tensor:
+        """Return the model that a client uses, given the global model and the vectors that the client keeps.
+
+        By default that is the global model. Personalised algorithms are evaluated with it, client by client.
+        """
+        return params
+
+    def second_exchange(self, server: State, mean: Mean) -> State | None:
+        """Return the server state that the same cohort trains with once more in this round, after uploads with this
+        mean; None for the usual round with one exchange. `server_update` gets the state and the mean of the last one.
+        """
+        return None
+
     @abstractmethod
     def client_update(self, down: State, client: Client) -> State:
         """Train on one client; return its upload, with the model as the difference x_t - y_K."""

@@ -67,8 +67,10 @@ def _check_optimiser(optimiser: Optimiser, params: Tensor) -> None:
         if tracked.keys() != stats.keys():
             raise ConfigError(f"{name}.track returns {sorted(tracked)}, but init returns {sorted(stats)}")
         stats = tracked
+    anchored = _pure(f"{name}.anchor", optimiser.anchor, stats, params)
+    _check_stats(f"{name}.anchor", anchored, length)
     if isinstance(optimiser, AffineOptimiser):
-        _check_affine(optimiser, params, stats, draw)
+        _check_affine(optimiser, params, anchored, draw)
     grad = draw()
     updated = _pure(f"{name}.update", optimiser.update, params, stats, grad)
     _check_vector(f"{name}.update", updated, length)
@@ -140,22 +142,33 @@ def _check_algorithm(algorithm: FederatedAlgorithm) -> None:
     _check_state(f"{name}.init", server)
     states = {c: _pure(f"{name}.client_state", algorithm.client_state, server.params) for c in range(len(STEPS))}
     for t in range(3):
-        down = _pure(f"{name}.broadcast", algorithm.broadcast, server)
-        uploads = []
-        for c, k in enumerate(STEPS):
-            up, states[c] = _client_update(algorithm, down, c, t, k, states[c])
-            uploads.append(up.tensors())
-            if uploads[-1].keys() != uploads[0].keys():
-                raise ConfigError(f"{name}.client_update uploads {list(uploads[-1])} and {list(uploads[0])}")
-        mean = State.of_tensors({n: torch.stack([up[n] for up in uploads]).mean(dim=0) for n in uploads[0]})
-        seen = Mean(mean.params, mean.stats, len(STEPS), len(STEPS) + 1)
-        after = _pure(f"{name}.server_update", algorithm.server_update, server, seen, sum(STEPS) / len(STEPS))
+        seen, states = _exchange(algorithm, server, t, states)
+        current, second = server, _pure(f"{name}.second_exchange", algorithm.second_exchange, server, seen)
+        if second is not None:
+            _check_state(f"{name}.second_exchange", second)
+            current, (seen, states) = second, _exchange(algorithm, second, t, states)
+        after = _pure(f"{name}.server_update", algorithm.server_update, current, seen, sum(STEPS) / len(STEPS))
         _check_state(f"{name}.server_update", after)
         if after.stats.keys() != server.stats.keys():
             raise ConfigError(
                 f"{name}.server_update returns the statistics {sorted(after.stats)}, but init {sorted(server.stats)}"
             )
         server = after
+
+
+def _exchange(
+    algorithm: FederatedAlgorithm, server: State, t: int, states: Mapping[int, Stats]
+) -> tuple[Mean, dict[int, Stats]]:
+    """Run a client update for every client; return the mean of the uploads and the clients' states."""
+    name, uploads, kept = type(algorithm).__name__, list[dict[str, Tensor]](), dict[int, Stats]()
+    down = _pure(f"{name}.broadcast", algorithm.broadcast, server)
+    for c, k in enumerate(STEPS):
+        up, kept[c] = _client_update(algorithm, down, c, t, k, states[c])
+        uploads.append(up.tensors())
+        if uploads[-1].keys() != uploads[0].keys():
+            raise ConfigError(f"{name}.client_update uploads {list(uploads[-1])} and {list(uploads[0])}")
+    mean = State.of_tensors({n: torch.stack([up[n] for up in uploads]).mean(dim=0) for n in uploads[0]})
+    return Mean(mean.params, mean.stats, len(STEPS), len(STEPS) + 1), kept
 
 
 def _client_update(
@@ -208,7 +221,8 @@ def _check_stats(name: str, stats: Any, length: int) -> None:
     if not isinstance(stats, Mapping):
         raise ConfigError(f"{name} must return a dict of vectors by name, not {type(stats).__name__}")
     for stat, vector in stats.items():
-        _check_vector(f"{name}'s {stat}", vector, length)
+        single = isinstance(vector, Tensor) and vector.shape == (1,)
+        _check_vector(f"{name}'s {stat}", vector, 1 if single else length)
 
 
 def _check_vector(name: str, vector: Any, length: int | None = None) -> None:

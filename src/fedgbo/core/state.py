@@ -20,7 +20,7 @@ class State:
     """
 
     params: Tensor  # (P,)
-    stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,)
+    stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,), or (1,) for one number
 
     @property
     def nbytes(self) -> int:

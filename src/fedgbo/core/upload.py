@@ -27,6 +27,6 @@ class Mean:
     """What the server sees of a round: combined vectors, and from how many of all clients they are."""
 
     params: Tensor  # (P,), of the differences x_t - y_K
-    stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,)
+    stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,), or (1,) for one number
     clients: int = 1  # whose uploads were combined
     population: int = 1  # N, all clients of the task

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedgbo.algorithms import PAPER
 from fedgbo.core import ConfigError, whole
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.presets import takes_optimiser
@@ -13,7 +14,7 @@ from fedgbo.experiments.request import read_request
 from fedgbo.experiments.shelf import claim_folder
 from fedgbo.runs.config import RunConfig
 
-EVERYTHING = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "mimexlite", "fedgbo")
+EVERYTHING = PAPER  # until all algorithms have tuned digits presets
 
 
 def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tuple[list[RunConfig], list[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedgbo.core import ConfigError, Optimiser, unknown
-from fedgbo.runs.describe import find, parameters
+from fedgbo.runs.describe import find, name_of, parameters
 
 COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]
 PRESETS = ("digits", "paper")  # paper.csv is an exact copy of the authors' table
@@ -100,9 +100,10 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
         return table | dict(settings)
     client, server = next(iter(slots)), list(slots)[-1]  # the same slot, unless the server has its own optimiser
     for slot, kind in slots.items():
-        table[slot] = {"name": optimiser or "sgdm" if kind is Optimiser else "sgd"}
-    if optimiser not in (None, "sgd") and Optimiser not in slots.values():
-        raise ConfigError(f"{algorithm} trains with plain SGD, not {optimiser}; leave the optimiser out")
+        table[slot] = {"name": optimiser or "sgdm" if kind is Optimiser else name_of(kind)}
+    if optimiser not in (None, table[server]["name"]):
+        told = " and ".join(dict.fromkeys(kind.__name__ for kind in slots.values())).replace("SGD", "plain SGD", 1)
+        raise ConfigError(f"{algorithm} trains with {told}, not {optimiser}; leave the optimiser out")
     for key, value in settings.items():
         if key == "lr":
             table[client]["lr"] = value
@@ -126,6 +127,16 @@ def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
     hints = get_type_hints(made)
     kinds = {key: hints.get(key) for key in parameters(made)}
     return {key: kind for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Optimiser)}
+
+
+def own_optimiser(algorithm: str) -> str | None:
+    """Return the optimiser that the algorithm is made for, its server's if it has two; None if it takes any.
+
+    >>> own_optimiser("fedavg"), own_optimiser("fedadam"), own_optimiser("fedgbo")
+    ('sgd', 'adam', None)
+    """
+    kind = list(optimiser_slots(find("algorithm", algorithm)).values())[-1]
+    return None if kind is Optimiser else name_of(kind)
 
 
 def takes_optimiser(algorithm: str) -> bool:

@@ -50,10 +50,15 @@ class Rounds:
         down = State.expect(algorithm.broadcast(server), f"{name}.broadcast", server.params)
 
         # client_update and the transforms' encode for every client, then the aggregator
-        gathered = engine.train(Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory))
+        work = Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory)
+        gathered = engine.train(work)
 
-        mean = pipeline.decode(gathered.mean, engine.seed, t)
-        after = algorithm.server_update(server, mean, gathered.steps)
+        mean, current = pipeline.decode(gathered.mean, engine.seed, t), server
+        if (second := algorithm.second_exchange(server, mean)) is not None:
+            again = State.expect(algorithm.broadcast(second), f"{name}.broadcast", server.params)
+            gathered = engine.train(work.with_download(again)).after(gathered)
+            mean, current = pipeline.decode(gathered.mean, engine.seed, t), second
+        after = algorithm.server_update(current, mean, gathered.steps)
         after = _checked(State.expect(after, f"{name}.server_update", server.params), server, t)
         if self.memory is not None:
             self.memory.commit(gathered.clients, t)
