@@ -52,7 +52,20 @@ from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, S
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
 from fedgbo.models.places import places
-from fedgbo.optimisers import SGD, AdaGrad, Adam, AdamW, AMSGrad, Lion, Nesterov, RMSProp, SGDm, Signum, Yogi
+from fedgbo.optimisers import (
+    SGD,
+    AdaGrad,
+    Adam,
+    AdamW,
+    AMSGrad,
+    CorrectedAdam,
+    Lion,
+    Nesterov,
+    RMSProp,
+    SGDm,
+    Signum,
+    Yogi,
+)
 from fedgbo.pipeline.aggregators import ExactMean, Median
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
@@ -69,12 +82,12 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "APFL", "GHBM", "MFL", "SCAFFOLD", "SGD", "AMSGrad", "AdaGrad", "Adam", "AdamW", "AdaptiveFedOpt",
-    "AffineOptimiser", "Aggregator", "Client", "ClipNorm", "ConfigError", "Constant", "DataError", "Ditto",
-    "DivergenceError", "ExactMean", "Exponential", "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedCM",
-    "FedDyn", "FedGBO", "FedGBOError", "FedMAX", "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi",
-    "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize", "GradientRule", "InverseSqrt", "Lion",
-    "MaxEntropy", "Mean", "Median", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser", "Poisson",
-    "Progress", "Proximal", "QFedAvg", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm",
-    "Sampler", "Schedule", "SharpnessAware", "Signum", "State", "Step", "Task", "Term", "Transform", "Upload", "Yogi",
-    "__version__", "check", "partition", "places", "run",
+    "AffineOptimiser", "Aggregator", "Client", "ClipNorm", "ConfigError", "Constant", "CorrectedAdam", "DataError",
+    "Ditto", "DivergenceError", "ExactMean", "Exponential", "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN",
+    "FedCM", "FedDyn", "FedGBO", "FedGBOError", "FedMAX", "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM",
+    "FedYogi", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize", "GradientRule", "InverseSqrt",
+    "Lion", "MaxEntropy", "Mean", "Median", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser",
+    "Poisson", "Progress", "Proximal", "QFedAvg", "RMSProp", "RankError", "Record", "Result", "RunFolderError",
+    "SGDm", "Sampler", "Schedule", "SharpnessAware", "Signum", "State", "Step", "Task", "Term", "Transform",
+    "Upload", "Yogi", "__version__", "check", "partition", "places", "run",
 ]  # fmt: skip

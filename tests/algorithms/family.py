@@ -1,8 +1,10 @@
-"""References of the algorithms and optimisers that the paper does not have: numpy, written from their papers' pseudocode.
+"""References of the algorithms and optimisers that the paper does not have, in numpy, from their papers' pseudocode.
 
 They share nothing with the package. A linear model with cross-entropy, clients of unequal sizes, full batches, unequal
 numbers of local steps, full or partial participation.
 """
+
+# ruff: noqa: B023 - functions that use loop variables are called before the loop goes on
 
 from types import SimpleNamespace
 from zlib import crc32
@@ -46,7 +48,7 @@ def grad(x, i):
     return np.concatenate([(p.T @ features).ravel(), p.sum(axis=0)]) / len(labels)
 
 
-def sgd(x, i, lr=LR, gradient=grad):
+def sgd(x, i, gradient=grad, lr=LR):
     y = x
     for _ in range(K[i]):
         y = y - lr * gradient(y, i)

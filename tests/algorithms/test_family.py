@@ -66,7 +66,7 @@ OPTIMISERS = {
     "yogi": fedgbo.Yogi(**ADAM),
     "amsgrad": fedgbo.AMSGrad(**ADAM, initial=0.01),
     "adamw": fedgbo.AdamW(**ADAM, weight_decay=0.3),
-    "corrected adam": fedgbo.Adam(**ADAM, bias_correction=True),
+    "corrected adam": fedgbo.CorrectedAdam(**ADAM),
     "lion": fedgbo.Lion(0.2, 0.8, 0.9),
     "signum": fedgbo.Signum(0.2, 0.8),
 }
@@ -96,7 +96,7 @@ def test_optimisers(name, algorithm, size):
 @pytest.mark.parametrize(
     ("ours", "theirs", "settings"),
     [
-        (fedgbo.Adam(**ADAM, bias_correction=True), torch.optim.Adam, {}),
+        (fedgbo.CorrectedAdam(**ADAM), torch.optim.Adam, {}),
         (fedgbo.AdaGrad(0.2, 0.1, initial=0.5), torch.optim.Adagrad, {"initial_accumulator_value": 0.5}),
         (fedgbo.Nesterov(0.2, 0.8), torch.optim.SGD, {"momentum": 0.8, "nesterov": True, "dampening": 0}),
     ],

@@ -11,6 +11,7 @@ import fedgbo
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.engines.plain import PlainEngine
 from tests.conftest import make_task
+from tests.examples import ALGORITHMS as EXAMPLES
 
 SGD = fedgbo.SGD(lr=0.2)
 MINIBATCHES = make_task(batch_size=5, clients_per_round=3, dtype=torch.float64)
@@ -53,20 +54,6 @@ def test_one_step_on_one_client_is_the_centralised_optimiser(optimiser):
     assert torch.allclose(result.params, x, rtol=1e-9, atol=1e-12)
     for key in s:
         assert torch.allclose(result.state.stats[key], s[key], rtol=1e-7, atol=1e-12)
-
-
-def example(name):
-    return {
-        "adaptivefedopt": fedgbo.AdaptiveFedOpt(SGD, fedgbo.Adam(0.1, 0.9)),
-        "fedavg": fedgbo.FedAvg(SGD),
-        "fedgbo": fedgbo.FedGBO(fedgbo.Adam(0.1, 0.9)),
-        "fedmax": fedgbo.FedMAX(SGD, 1.0),
-        "fedprox": fedgbo.FedProx(SGD, 0.1),
-        "mfl": fedgbo.MFL(fedgbo.Adam(0.1, 0.9)),
-        "mimelite": fedgbo.Mimelite(fedgbo.Adam(0.1, 0.9)),
-        "mimexlite": fedgbo.MimeXlite(fedgbo.Adam(0.1, 0.9)),
-        "scaffold": fedgbo.SCAFFOLD(SGD),
-    }[name]
 
 
 @pytest.mark.parametrize("local_steps", [3, [1, 5, 2, 4], lambda t, client: 1 + (t + client) % 3])
@@ -120,7 +107,7 @@ def test_objective_terms_compose_with_every_algorithm():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_terms_change_every_algorithm(name):
-    plain, algorithm = params(MINIBATCHES, example(name)), example(name)
+    plain, algorithm = params(MINIBATCHES, EXAMPLES[name]), EXAMPLES[name]
     for term in (fedgbo.Proximal(5.0), fedgbo.MaxEntropy(5.0)):
         changed = type(algorithm)(**{**vars(algorithm), "objective": term})
         assert not torch.allclose(params(MINIBATCHES, changed), plain, rtol=1e-4)

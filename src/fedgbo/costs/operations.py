@@ -13,7 +13,24 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedAvg, FedGBO, FedMAX, FedProx, Mimelite, MimeXlite
+from fedgbo.algorithms import (
+    MFL,
+    SCAFFOLD,
+    AdaptiveFedOpt,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedCM,
+    FedGBO,
+    FedMAX,
+    FedProx,
+    FedSAM,
+    FedYogi,
+    Mimelite,
+    MimeXlite,
+    MoFedSAM,
+)
 from fedgbo.core import (
     AffineOptimiser,
     Client,
@@ -30,6 +47,7 @@ from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 FIXED: dict[type, int] = {SGD: 2, SGDm: 5, RMSProp: 5, Adam: 8}  # per parameter and local step, with fixed statistics
 MOVING: dict[type, int] = {SGD: 2, SGDm: 8, RMSProp: 5, Adam: 11}  # and with statistics that move
 TERMS = {Proximal: 3, MaxEntropy: 0, SharpnessAware: 4}  # the last: ‖g‖ (2), and y + ρ g / ‖g‖ (2)
+PLAIN = (FedAvg, FedProx, FedMAX, FedSAM, AdaptiveFedOpt, FedAvgM, FedAdam, FedYogi, FedAdagrad)
 CORRECTED = 3  # SCAFFOLD's local step: y - η (g + correction)
 
 
@@ -47,8 +65,10 @@ def step_operations(algorithm: FederatedAlgorithm) -> int | None:
 
 def _own_operations(algorithm: FederatedAlgorithm) -> int | None:
     kind = type(algorithm)
-    if kind in (FedAvg, FedProx, FedMAX, AdaptiveFedOpt):
+    if kind in PLAIN:
         return FIXED[SGD]
+    if kind in (FedCM, MoFedSAM):
+        return FIXED[SGDm]
     if kind is SCAFFOLD:
         return CORRECTED
     optimiser: Any = type(getattr(algorithm, "optimiser", None))

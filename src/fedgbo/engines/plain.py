@@ -169,13 +169,7 @@ class SimulatedClient(Client):
     """A client whose data are in this process."""
 
     def __init__(
-        self,
-        engine: PlainEngine,
-        model: FlatModel,
-        work: Round,
-        client: int,
-        steps: int,
-        pause: Pause | None = None,
+        self, engine: PlainEngine, model: FlatModel, work: Round, client: int, steps: int, pause: Pause | None = None
     ) -> None:
         data = engine.task.data
         self.id, self.samples, self.steps = client, data.size(client), steps

@@ -5,6 +5,7 @@ from fedgbo.optimisers.adagrad import AdaGrad
 from fedgbo.optimisers.adam import Adam
 from fedgbo.optimisers.adamw import AdamW
 from fedgbo.optimisers.amsgrad import AMSGrad
+from fedgbo.optimisers.correctedadam import CorrectedAdam
 from fedgbo.optimisers.lion import Lion
 from fedgbo.optimisers.nesterov import Nesterov
 from fedgbo.optimisers.rmsprop import RMSProp
@@ -18,6 +19,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {
     "adam": Adam,
     "adamw": AdamW,
     "amsgrad": AMSGrad,
+    "correctedadam": CorrectedAdam,
     "lion": Lion,
     "nesterov": Nesterov,
     "rmsprop": RMSProp,
@@ -28,6 +30,6 @@ OPTIMISERS: dict[str, type[Optimiser]] = {
 }
 
 __all__ = [
-    "OPTIMISERS", "SGD", "AMSGrad", "AdaGrad", "Adam", "AdamW", "Lion", "Nesterov", "RMSProp", "SGDm", "Signum",
-    "Yogi",
+    "OPTIMISERS", "SGD", "AMSGrad", "AdaGrad", "Adam", "AdamW", "CorrectedAdam", "Lion", "Nesterov", "RMSProp",
+    "SGDm", "Signum",    "Yogi",
 ]  # fmt: skip

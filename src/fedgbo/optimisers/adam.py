@@ -1,4 +1,4 @@
-"""Adam (Kingma and Ba, 2015), by default without bias correction as in the paper, and what its relatives share."""
+"""Adam (Kingma and Ba, 2015) without bias correction, as in the paper, and what its relatives share."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -58,43 +58,14 @@ class Adam(AdamLike):
     T: m <- β₁ m + (1 - β₁) g, v <- β₂ v + (1 - β₂) g²
     I: ((x_t - x_{t+1}) (√v + ε) / (η K) - β₁ m) / (1 - β₁)
 
-    Unlike torch's Adam there is no bias correction, v starts at 1, and ε = 1e-3.
-
-    With bias_correction=True, m, v and the number of tracked gradients t start at 0. A step with statistics that move
-    is torch's. With fixed statistics the fresh momentum is divided by 1 - β₁^(t+1) and v by 1 - β₂^t; before the first
-    gradient, where v has no estimate, 1 stands for it.
+    Unlike torch's Adam there is no bias correction, v starts at 1, and ε = 1e-3. CorrectedAdam has the correction.
     """
 
-    bias_correction: bool = False
-
     def init(self, params: Tensor) -> Stats:
-        if self.bias_correction:
-            return {"m": torch.zeros_like(params), "v": torch.zeros_like(params), "t": params.new_zeros(1)}
         return {"m": torch.zeros_like(params), "v": torch.ones_like(params)}
 
-    def denominator(self, stats: Stats) -> Tensor:
-        if not self.bias_correction:
-            return super().denominator(stats)
-        v = torch.where(stats["t"] > 0, stats["v"] / (1 - self.beta2 ** stats["t"]), 1.0)
-        return v.sqrt() + self.eps
-
-    def affine(self, stats: Stats) -> tuple[Tensor, Tensor]:
-        offset, scale = super().affine(stats)
-        if not self.bias_correction:
-            return offset, scale
-        seen = 1 - self.beta1 ** (stats["t"] + 1)
-        return offset / seen, scale / seen
-
     def track(self, stats: Stats, grad: Tensor) -> Stats:
-        moments = {
+        return {
             "m": self.momentum(stats, grad),
             "v": self.beta2 * stats["v"] + (1 - self.beta2) * grad**2,
         }
-        return {**moments, "t": stats["t"] + 1} if self.bias_correction else moments
-
-    def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
-        if not self.bias_correction:
-            return super().step(params, stats, grad)
-        stats = self.track(stats, grad)
-        m = stats["m"] / (1 - self.beta1 ** stats["t"])
-        return params - self.lr * m / self.denominator(stats), stats
