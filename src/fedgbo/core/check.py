@@ -4,20 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.client import Client
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
-from fedgbo.core.random import stream
+from fedgbo.core.quadratic import LENGTH, QuadraticClient
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
 from fedgbo.core.upload import Mean
 
-LENGTH = 7  # of the vectors
 TOLERANCE = 1e-8  # of the numbers that are compared, in float64
 STEPS = (1, 2, 5)  # K of the clients
 
@@ -111,31 +108,6 @@ def _check_affine(optimiser: AffineOptimiser, params: Tensor, stats: Stats, draw
         )
 
 
-class _Quadratic(Client):
-    """A client whose loss is ½ ‖y - b‖², with noise in its minibatches."""
-
-    def __init__(self, client: int, t: int, steps: int, state: Stats) -> None:
-        self.id, self.samples, self.steps, self.state = client, 10 * (client + 1), steps, dict(state)
-        self._rng, self._noise = stream(0, "client", t, client), stream(0, "noise", t, client)
-        self._minimum = torch.from_numpy(stream(0, "minimum", client).normal(size=LENGTH))
-        self._last = torch.zeros(LENGTH, dtype=torch.float64)
-
-    @property
-    def rng(self) -> np.random.Generator:
-        return self._rng
-
-    def gradient(self, params: Tensor, *, again: bool = False) -> Tensor:
-        if not again:
-            self._last = torch.from_numpy(self._noise.normal(size=LENGTH))
-        return params - self._minimum + self._last
-
-    def full_gradient(self, params: Tensor) -> Tensor:
-        return params - self._minimum
-
-    def loss(self, params: Tensor) -> float:
-        return float((params - self._minimum).square().sum() / 2)
-
-
 def _check_algorithm(algorithm: FederatedAlgorithm) -> None:
     name = type(algorithm).__name__
     server = _pure(f"{name}.init", algorithm.init, torch.linspace(-1, 1, LENGTH, dtype=torch.float64))
@@ -176,7 +148,7 @@ def _client_update(
 ) -> tuple[State, Stats]:
     """Run a client update twice; return its upload and the client's state if both times they are the same."""
     name = f"{type(algorithm).__name__}.client_update"
-    one, other = (_Quadratic(client, t, steps, state) for _ in range(2))
+    one, other = (QuadraticClient(client, t, steps, state, algorithm.terms) for _ in range(2))
     up = _pure(name, lambda d: algorithm.client_update(d, one), down)
     again = algorithm.client_update(down, other)
     _check_state(name, up)

@@ -112,7 +112,7 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
         elif key in parameters(find("optimiser", table[server]["name"])):
             table[server][key] = value
         elif key in parameters(made) and key not in slots:
-            table[key] = value
+            table[key] = int(value) if get_type_hints(made).get(key) is int else value
         else:
             accepted = [key for slot in slots for key in parameters(find("optimiser", table[slot]["name"]))]
             accepted += [key for key in parameters(made) if key not in (*slots, "objective", "inverse")]
