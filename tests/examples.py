@@ -30,6 +30,7 @@ ALGORITHMS = {
     "fedavg": fedgbo.FedAvg(SGD),
     "fedavgm": fedgbo.FedAvgM(SGD, fedgbo.SGDm(lr=0.5, beta=0.5)),
     "fedbn": fedgbo.FedBN(SGD, PART),
+    "fedbuff": fedgbo.FedBuff(fedgbo.FedGBO(ADAM), max_staleness=2),
     "fedcm": fedgbo.FedCM(SGD, alpha=0.2),
     "feddyn": fedgbo.FedDyn(SGD, alpha=0.1),
     "fedgbo": fedgbo.FedGBO(ADAM),

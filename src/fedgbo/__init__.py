@@ -19,6 +19,7 @@ from fedgbo.algorithms import (
     FedAvg,
     FedAvgM,
     FedBN,
+    FedBuff,
     FedCM,
     FedDyn,
     FedGBO,
@@ -67,6 +68,7 @@ from fedgbo.optimisers import (
     Yogi,
 )
 from fedgbo.pipeline.aggregators import ExactMean, Median
+from fedgbo.pipeline.clock import Asynchronous, Deadline
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
 from fedgbo.runs.loop import run
@@ -82,12 +84,13 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "APFL", "GHBM", "MFL", "SCAFFOLD", "SGD", "AMSGrad", "AdaGrad", "Adam", "AdamW", "AdaptiveFedOpt",
-    "AffineOptimiser", "Aggregator", "Client", "ClipNorm", "ConfigError", "Constant", "CorrectedAdam", "DataError",
-    "Ditto", "DivergenceError", "ExactMean", "Exponential", "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN",
-    "FedCM", "FedDyn", "FedGBO", "FedGBOError", "FedMAX", "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM",
-    "FedYogi", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize", "GradientRule", "InverseSqrt",
-    "Lion", "MaxEntropy", "Mean", "Median", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser",
-    "Poisson", "Progress", "Proximal", "QFedAvg", "RMSProp", "RankError", "Record", "Result", "RunFolderError",
-    "SGDm", "Sampler", "Schedule", "SharpnessAware", "Signum", "State", "Step", "Task", "Term", "Transform",
-    "Upload", "Yogi", "__version__", "check", "partition", "places", "run",
+    "AffineOptimiser", "Aggregator", "Asynchronous", "Client", "ClipNorm", "ConfigError", "Constant",
+    "CorrectedAdam", "DataError", "Deadline", "Ditto", "DivergenceError", "ExactMean", "Exponential", "FedAdagrad",
+    "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedGBOError", "FedMAX",
+    "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi", "FederatedAlgorithm", "FederatedData",
+    "FederationError", "FixedSize", "GradientRule", "InverseSqrt", "Lion", "MaxEntropy", "Mean", "Median", "Mime",
+    "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser", "Poisson", "Progress", "Proximal", "QFedAvg",
+    "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "SharpnessAware",
+    "Signum", "State", "Step", "Task", "Term", "Transform", "Upload", "Yogi", "__version__", "check", "partition",
+    "places", "run",
 ]  # fmt: skip

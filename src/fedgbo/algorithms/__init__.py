@@ -5,6 +5,7 @@ from fedgbo.algorithms.apfl import APFL
 from fedgbo.algorithms.ditto import Ditto
 from fedgbo.algorithms.fedavg import FedAvg
 from fedgbo.algorithms.fedbn import FedBN
+from fedgbo.algorithms.fedbuff import FedBuff
 from fedgbo.algorithms.fedcm import FedCM
 from fedgbo.algorithms.feddyn import FedDyn
 from fedgbo.algorithms.fedgbo import FedGBO
@@ -32,6 +33,7 @@ ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
     "fedavg": FedAvg,
     "fedavgm": FedAvgM,
     "fedbn": FedBN,
+    "fedbuff": FedBuff,
     "fedcm": FedCM,
     "feddyn": FedDyn,
     "fedgbo": FedGBO,
@@ -55,32 +57,7 @@ PAPER = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "mi
 """The algorithms that the paper of FedGBO compares."""
 
 __all__ = [
-    "ALGORITHMS",
-    "APFL",
-    "GHBM",
-    "MFL",
-    "PAPER",
-    "SCAFFOLD",
-    "AdaptiveFedOpt",
-    "Ditto",
-    "FedAdagrad",
-    "FedAdam",
-    "FedAvg",
-    "FedAvgM",
-    "FedBN",
-    "FedCM",
-    "FedDyn",
-    "FedGBO",
-    "FedMAX",
-    "FedNova",
-    "FedPer",
-    "FedProx",
-    "FedRep",
-    "FedSAM",
-    "FedYogi",
-    "Mime",
-    "MimeXlite",
-    "Mimelite",
-    "MoFedSAM",
-    "QFedAvg",
+    "ALGORITHMS", "APFL", "GHBM", "MFL", "PAPER", "SCAFFOLD", "AdaptiveFedOpt", "Ditto", "FedAdagrad", "FedAdam",
+    "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedMAX", "FedNova", "FedPer", "FedProx",
+    "FedRep", "FedSAM", "FedYogi", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "QFedAvg",
 ]  # fmt: skip

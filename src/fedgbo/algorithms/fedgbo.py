@@ -1,11 +1,11 @@
 """FedGBO (Mills et al., Accelerating Federated Learning with a Global Biased Optimiser, Algorithm 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineOptimiser, Client, ConfigError, FederatedAlgorithm, Mean, Optimiser, State
+from fedgbo.core import AffineOptimiser, Client, ConfigError, FederatedAlgorithm, Mean, Optimiser, Part, State
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,15 @@ class FedGBO(FederatedAlgorithm):
             y, total = self.optimiser.update(y, s, g), total + g
         return State(down.params - y, {"gradient": total})
 
+    def explicit(self, part: Part) -> Mean:
+        if (optimiser := self._affine()) is None:
+            return part.mean
+        start = part.version
+        g = optimiser.invert(optimiser.anchor(start.stats, start.params), part.mean.params, part.steps)
+        return replace(part.mean, stats={"gradient": part.steps * g})
+
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
-        if (optimiser := self._affine()) is not None:
+        if (optimiser := self._affine()) is not None and "gradient" not in mean.stats:
             g = optimiser.invert(optimiser.anchor(server.stats, server.params), mean.params, steps)
         else:
             g = mean.stats["gradient"] / steps

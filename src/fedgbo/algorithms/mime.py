@@ -1,10 +1,11 @@
 """Mime (Karimireddy et al., Breaking the centralized barrier for cross-device federated learning, 2021)."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from fedgbo.core import Client, FederatedAlgorithm, Mean, Optimiser, State, Stats
+from fedgbo.core import Client, FederatedAlgorithm, Mean, Optimiser, Part, State
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,15 @@ class Mime(FederatedAlgorithm):
     def client_update(self, down: State, client: Client) -> State:
         if "c" not in down.stats:
             return State(client.full_gradient(down.params))
-        y, s = down.params, self.optimiser.anchor(_without_c(down), down.params)
+        statistics = {name: stat for name, stat in down.stats.items() if name != "c"}
+        y, s = down.params, self.optimiser.anchor(statistics, down.params)
         for _ in range(client.steps):
             g = client.gradient(y) - client.gradient(down.params, again=True) + down.stats["c"]
             y = self.optimiser.update(y, s, g)
         return State(down.params - y)
 
+    def merge(self, parts: Sequence[Part]) -> tuple[Mean, float]:
+        return replace(parts[0].mean, stats={"c": parts[0].version.stats["c"]}), parts[0].steps
+
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
-        return State(server.params - mean.params, self.optimiser.track(_without_c(server), server.stats["c"]))
-
-
-def _without_c(state: State) -> Stats:
-    return {name: stat for name, stat in state.stats.items() if name != "c"}
+        return State(server.params - mean.params, self.optimiser.track(server.stats, mean.stats["c"]))

@@ -15,7 +15,11 @@ from fedgbo.experiments.presets import PRESETS, own_optimiser, presets
 from fedgbo.runs.describe import CATALOGUES, build, parameters
 
 NUMBER = 0.5  # for settings that must be given, where any number will do
-SPECIAL: Mapping[str, Any] = {"tau": 2, "personal_part": [[0, 2]]}  # settings that are no such numbers
+SPECIAL: Mapping[str, Any] = {  # settings that are no such numbers
+    "tau": 2,
+    "personal_part": [[0, 2]],
+    "base": {"name": "fedavg", "optimiser": {"name": "sgd", "lr": NUMBER}},
+}
 COLUMNS = {"down": "download", "up": "upload", "kept": "clients keep", "gradients": "gradients", "paper": "from"}
 
 

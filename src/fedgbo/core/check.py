@@ -13,7 +13,7 @@ from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
 from fedgbo.core.quadratic import LENGTH, QuadraticClient
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean
+from fedgbo.core.upload import Mean, Part
 
 TOLERANCE = 1e-8  # of the numbers that are compared, in float64
 STEPS = (1, 2, 5)  # K of the clients
@@ -115,11 +115,12 @@ def _check_algorithm(algorithm: FederatedAlgorithm) -> None:
     states = {c: _pure(f"{name}.client_state", algorithm.client_state, server.params) for c in range(len(STEPS))}
     for t in range(3):
         seen, states = _exchange(algorithm, server, t, states)
-        current, second = server, _pure(f"{name}.second_exchange", algorithm.second_exchange, server, seen)
+        version, second = server, _pure(f"{name}.second_exchange", algorithm.second_exchange, server, seen)
         if second is not None:
             _check_state(f"{name}.second_exchange", second)
-            current, (seen, states) = second, _exchange(algorithm, second, t, states)
-        after = _pure(f"{name}.server_update", algorithm.server_update, current, seen, sum(STEPS) / len(STEPS))
+            version, (seen, states) = second, _exchange(algorithm, second, t, states)
+        merged = algorithm.merge([Part(seen, sum(STEPS) / len(STEPS), version, 0)])
+        after = _pure(f"{name}.server_update", algorithm.server_update, server, *merged)
         _check_state(f"{name}.server_update", after)
         if after.stats.keys() != server.stats.keys():
             raise ConfigError(

@@ -68,6 +68,18 @@ class Gathered:
     training_seconds: float = 0.0  # of the round's time, until the last upload was there
     drift: Mapping[str, float] | None = None  # how far clients went apart, where that is measured
 
+    def with_part(self, other: "Gathered") -> "Gathered":
+        """Return the same with what other clients of the round gave and cost; the means are not combined."""
+        clients = sorted([*self.clients, *other.clients])
+        share = len(other.clients) / len(clients)
+        both = self.after(other)
+        return replace(
+            both,
+            loss=(1 - share) * self.loss + share * other.loss,
+            clients=clients,
+            local_steps=self.local_steps + other.local_steps,
+        )
+
     def after(self, first: "Gathered") -> "Gathered":
         """Return the same with what the first exchange of the round cost added."""
         counted = self.operations is not None and first.operations is not None

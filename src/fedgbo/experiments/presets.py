@@ -130,13 +130,13 @@ def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
 
 
 def own_optimiser(algorithm: str) -> str | None:
-    """Return the optimiser that the algorithm is made for, its server's if it has two; None if it takes any.
+    """Return the optimiser that the algorithm is made for, its server's if it has two; None if it takes any or none.
 
     >>> own_optimiser("fedavg"), own_optimiser("fedadam"), own_optimiser("fedgbo")
     ('sgd', 'adam', None)
     """
-    kind = list(optimiser_slots(find("algorithm", algorithm)).values())[-1]
-    return None if kind is Optimiser else name_of(kind)
+    kinds = list(optimiser_slots(find("algorithm", algorithm)).values())
+    return None if not kinds or kinds[-1] is Optimiser else name_of(kinds[-1])
 
 
 def takes_optimiser(algorithm: str) -> bool:

@@ -35,7 +35,13 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
     "transform": TRANSFORMS,
     "aggregator": AGGREGATORS,
 }
-_KIND_OF_SLOT = {"optimiser": "optimiser", "client": "optimiser", "server": "optimiser", "objective": "objective"}
+_KIND_OF_SLOT = {
+    "base": "algorithm",
+    "client": "optimiser",
+    "objective": "objective",
+    "optimiser": "optimiser",
+    "server": "optimiser",
+}
 
 
 Own = Mapping[str, Any]  # classes of the user's by their names

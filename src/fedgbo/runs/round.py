@@ -1,14 +1,15 @@
 """One round: sample, broadcast, train, combine, update. docs/architecture.md follows this function."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import MappingProxyType
 from typing import NamedTuple
 
-from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, State, at_round
+from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, Part, State, at_round
 from fedgbo.costs.operations import Meter
-from fedgbo.engines.engine import Engine, Round
+from fedgbo.engines.engine import Engine, Gathered, Round
 from fedgbo.pipeline import Pipeline
 from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.memory import ClientMemory
@@ -43,29 +44,42 @@ class Rounds:
         """Return the run's progress after one more round."""
         began, t, server = time.perf_counter(), progress.ledger.round, progress.state
         engine, algorithm, pipeline = self.engine, at_round(self.algorithm, t), at_round(self.pipeline, t)
-        cohort = pipeline.cohort(engine.task.data.clients, engine.seed, t)
-        if not cohort:  # Poisson sampling may draw nobody: the server state stays as it is
+        groups = pipeline.groups(engine.task.data.clients, engine.seed, t)
+        if not groups:  # Poisson sampling may draw nobody: the server state stays as it is
             return progress._replace(ledger=progress.ledger._replace(round=t + 1), record=None, seconds={})
-        name, steps = type(algorithm).__name__, steps_of(self.local_steps, cohort, t)
-        down = State.expect(algorithm.broadcast(server), f"{name}.broadcast", server.params)
 
-        # client_update and the transforms' encode for every client, then the aggregator
-        work = Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory)
-        gathered = engine.train(work)
+        # one group, but for asynchronous clients, who train from earlier server states
+        exchanged = [self._exchange(server, cohort, t, staleness) for staleness, cohort in groups.items()]
+        gathered = reduce(Gathered.with_part, (gathered for gathered, _ in exchanged))
+        mean, steps = algorithm.merge([part for _, part in exchanged])
+        after = algorithm.server_update(server, mean, steps)
 
-        mean, current = pipeline.decode(gathered.mean, engine.seed, t), server
-        if (second := algorithm.second_exchange(server, mean)) is not None:
-            again = State.expect(algorithm.broadcast(second), f"{name}.broadcast", server.params)
-            gathered = engine.train(work.with_download(again)).after(gathered)
-            mean, current = pipeline.decode(gathered.mean, engine.seed, t), second
-        after = algorithm.server_update(current, mean, gathered.steps)
-        after = _checked(State.expect(after, f"{name}.server_update", server.params), server, t)
+        where = f"{type(algorithm).__name__}.server_update"
+        after = _checked(State.expect(after, where, server.params), server, t)
         if self.memory is not None:
             self.memory.commit(gathered.clients, t)
         took = time.perf_counter() - began
         seconds = {"training": gathered.training_seconds, "server": took - gathered.training_seconds}
         ledger = self.accounts.booked(progress.ledger, gathered, took)
         return progress._replace(state=after, ledger=ledger, record=None, seconds=seconds)
+
+    def _exchange(self, server: State, cohort: Sequence[int], t: int, staleness: int) -> tuple[Gathered, Part]:
+        """Let clients train from the server state of so many rounds ago; return what they gave."""
+        engine, pipeline = self.engine, at_round(self.pipeline, t)
+        algorithm = at_round(self.algorithm, t - staleness)
+        name, steps = type(algorithm).__name__, steps_of(self.local_steps, cohort, t)
+        version = algorithm.version(server, staleness)
+        down = State.expect(algorithm.broadcast(version), f"{name}.broadcast", server.params)
+
+        # client_update and the transforms' encode for every client, then the aggregator
+        work = Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory)
+        gathered = engine.train(work)
+        mean = pipeline.decode(gathered.mean, engine.seed, t)
+        if (second := algorithm.second_exchange(version, mean)) is not None:
+            down = State.expect(algorithm.broadcast(second), f"{name}.broadcast", server.params)
+            gathered, version = engine.train(work.with_download(down)).after(gathered), second
+            mean = pipeline.decode(gathered.mean, engine.seed, t)
+        return gathered, Part(mean, gathered.steps, version, staleness)
 
 
 def _checked(after: State, server: State, t: int) -> State:
