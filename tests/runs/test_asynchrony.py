@@ -159,6 +159,18 @@ def test_deadlines(clock):
     assert result.history[-1].upload_bytes == 0
 
 
+def test_partial_clients(clock):
+    """With 2 seconds of the 1, 3.5, 0.4, 2.2, 9 and 1.3 that they need, clients take a part of ten local steps."""
+    sampler = fedgbo.Deadline(clients_per_round=6, seconds=2.0, partial=True, trace=clock.trace)
+    steps = [10, 5, 10, 9, 2, 10]
+    assert sampler.steps(range(N), [10] * N) == steps
+    assert sampler.steps([4], [1]) == [1]
+    small = make_task(clients=6, batch_size=4)
+    algorithm = fedgbo.FedGBO(fedgbo.SGDm(0.1, 0.9))
+    late = fedgbo.run(small, algorithm, rounds=3, local_steps=10, sampler=sampler)
+    assert torch.equal(late.params, fedgbo.run(small, algorithm, rounds=3, local_steps=steps).params)
+
+
 def test_speeds_without_a_trace_stay_the_same():
     one, other = (fedgbo.Asynchronous(3, 2, seed=seed).arrivals(50, 20).seconds for seed in (1, 1))
     assert one == other
@@ -186,7 +198,7 @@ def test_speeds_without_a_trace_stay_the_same():
         (lambda: fedgbo.Deadline(2, seconds=0), "seconds must be a finite number above 0"),
         (lambda: fedgbo.Deadline(4, 4).sample(6, 0, None), "clients_per_round and over_select are 8 in all, but there"),
         (
-            lambda: fedgbo.Deadline(2, trace="none.csv").sample(6, 0, None),
+            lambda: fedgbo.Deadline(2, trace="none.csv").sample(6, 0, np.random.default_rng(0)),
             "must be a CSV file with the columns",
         ),
     ],

@@ -62,7 +62,8 @@ def _entry(kind: str, name: str, made: Any) -> dict[str, Any]:
 
 def _example(name: str, made: Any) -> dict[str, Any]:
     """Return a table of the algorithm with arbitrary numbers."""
-    table, last = {"name": name}, own_optimiser(name) or "sgdm"
+    table: dict[str, Any] = {"name": name}
+    last = own_optimiser(name) or "sgdm"
     slots = [key for key in parameters(made) if key in ("optimiser", "client", "server")]
     for slot in slots:
         optimiser = last if slot == slots[-1] else "sgd"

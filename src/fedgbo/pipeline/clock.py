@@ -5,6 +5,7 @@ Speeds are a function of the sampler's settings alone, so that a run can be resu
 
 import csv
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,34 +24,36 @@ class Arrivals(NamedTuple):
     seconds: float  # on the virtual clock, when the last of them arrived
 
 
-def seconds_of(clients: int, spread: float, trace: str | None, seed: int) -> list[float]:
-    """Return how long a round takes each client: e^(spread z) with a normal z, or a column of a CSV file.
+def seconds_of(clients: Sequence[int], spread: float, trace: str | None, seed: int) -> dict[int, float]:
+    """Return how long a round takes each of the clients: e^(spread z) with a normal z, or a column of a CSV file.
 
     The file has a heading `client,seconds` and a row for each client.
     """
     if trace is None:
-        return [float(np.exp(spread * stream(seed, "speed", client).normal())) for client in range(clients)]
+        return {client: float(np.exp(spread * stream(seed, "speed", client).normal())) for client in clients}
     try:
         with Path(trace).open(encoding="utf-8", newline="") as file:
             found = {int(row["client"]): float(row["seconds"]) for row in csv.DictReader(file)}
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"the trace {trace} must be a CSV file with the columns client,seconds: {error!r}") from error
-    missing = [client for client in range(clients) if not 0 < found.get(client, 0) < np.inf]
-    if missing:
+    if missing := [client for client in clients if not 0 < found.get(client, 0) < math.inf]:
         raise ConfigError(f"the trace {trace} has no number of seconds above 0 for client {missing[0]}")
-    return [found[client] for client in range(clients)]
+    return {client: found[client] for client in clients}
 
 
 @dataclass(frozen=True)
 class Deadline(Sampler):
     """Draws `over_select` clients more than it needs, and keeps the fastest that end before the deadline.
 
-    A round in which nobody ends in time changes nothing.
+    With `partial`, clients that would end later are kept too, and take as many of their local steps as they can, at
+    least one. Without it, a round in which nobody ends in time changes nothing. Not for Flower, where real clients have
+    real deadlines.
     """
 
     clients_per_round: int
     over_select: int = 0
-    seconds: float | None = None  # None: no deadline
+    seconds: float | None = None  # the deadline; None: there is none
+    partial: bool = False
     spread: float = 0.5  # of the clients' speeds, see seconds_of
     trace: str | None = None
     seed: int = 0  # of the speeds
@@ -66,10 +69,18 @@ class Deadline(Sampler):
         asked = self.clients_per_round + self.over_select
         if asked > clients:
             raise ConfigError(f"clients_per_round and over_select are {asked} in all, but there are {clients} clients")
-        speeds = seconds_of(clients, self.spread, self.trace, self.seed)
-        drawn = sorted(rng.choice(clients, asked, replace=False).tolist(), key=lambda client: (speeds[client], client))
-        in_time = [client for client in drawn if self.seconds is None or speeds[client] <= self.seconds]
+        drawn = rng.choice(clients, asked, replace=False).tolist()
+        needed = seconds_of(drawn, self.spread, self.trace, self.seed)
+        deadline = math.inf if self.seconds is None or self.partial else self.seconds
+        in_time = [client for client in sorted(drawn, key=lambda c: (needed[c], c)) if needed[client] <= deadline]
         return sorted(in_time[: self.clients_per_round])
+
+    def steps(self, cohort: Sequence[int], asked: Sequence[int]) -> Sequence[int]:
+        if self.seconds is None or not self.partial:
+            return asked
+        needed = seconds_of(cohort, self.spread, self.trace, self.seed)
+        possible = (math.floor(k * self.seconds / needed[client]) for client, k in zip(cohort, asked, strict=True))
+        return [max(1, min(most, k)) for most, k in zip(possible, asked, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -116,7 +127,7 @@ class _Clock:
 
     def __init__(self, settings: Asynchronous, clients: int) -> None:
         self._settings, self._clients = settings, clients
-        self._seconds = seconds_of(clients, settings.spread, settings.trace, settings.seed)
+        self._seconds = seconds_of(range(clients), settings.spread, settings.trace, settings.seed)
         self._training: list[tuple[float, int, int]] = []  # end, client, server steps at its start
         self._draws, self._steps = 0, list[Arrivals]()
         for _ in range(settings.concurrency):

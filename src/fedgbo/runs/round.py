@@ -67,8 +67,8 @@ class Rounds:
         """Let clients train from the server state of so many rounds ago; return what they gave."""
         engine, pipeline = self.engine, at_round(self.pipeline, t)
         algorithm = at_round(self.algorithm, t - staleness)
-        name, steps = type(algorithm).__name__, steps_of(self.local_steps, cohort, t)
-        version = algorithm.version(server, staleness)
+        name, version = type(algorithm).__name__, algorithm.version(server, staleness)
+        steps = pipeline.sampler.steps(cohort, steps_of(self.local_steps, cohort, t))
         down = State.expect(algorithm.broadcast(version), f"{name}.broadcast", server.params)
 
         # client_update and the transforms' encode for every client, then the aggregator
