@@ -7,7 +7,35 @@ result = fedgbo.run(task, fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9)), rounds=2
 
 from importlib.metadata import PackageNotFoundError, version
 
-from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedAvg, FedGBO, FedMAX, FedProx, Mimelite, MimeXlite
+from fedgbo.algorithms import (
+    APFL,
+    GHBM,
+    MFL,
+    SCAFFOLD,
+    AdaptiveFedOpt,
+    Ditto,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedBN,
+    FedBuff,
+    FedCM,
+    FedDyn,
+    FedGBO,
+    FedMAX,
+    FedNova,
+    FedPer,
+    FedProx,
+    FedRep,
+    FedSAM,
+    FedYogi,
+    Mime,
+    Mimelite,
+    MimeXlite,
+    MoFedSAM,
+    QFedAvg,
+)
 from fedgbo.core import Aggregator, Client, FederatedAlgorithm, Mean, Sampler, State, Transform, Upload
 from fedgbo.core.check import check
 from fedgbo.core.errors import (
@@ -20,15 +48,30 @@ from fedgbo.core.errors import (
     RunFolderError,
     StopRun,
 )
-from fedgbo.core.objective import MaxEntropy, Proximal, Term
+from fedgbo.core.objective import GradientRule, MaxEntropy, Proximal, SharpnessAware, Term
 from fedgbo.core.optimiser import AffineOptimiser, Optimiser
 from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
 from fedgbo.experiments.comparison import Comparison, compare
 from fedgbo.models.norm import group_norm
-from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
+from fedgbo.models.places import places
+from fedgbo.optimisers import (
+    SGD,
+    AdaGrad,
+    Adam,
+    AdamW,
+    AMSGrad,
+    CorrectedAdam,
+    Lion,
+    Nesterov,
+    RMSProp,
+    SGDm,
+    Signum,
+    Yogi,
+)
 from fedgbo.pipeline.aggregators import ExactMean, Median
+from fedgbo.pipeline.clock import Asynchronous, Deadline
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
 from fedgbo.runs.config import load
@@ -44,11 +87,14 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     __version__ = "0"
 
 __all__ = [
-    "MFL", "SCAFFOLD", "SGD", "Adam", "AdaptiveFedOpt", "AffineOptimiser", "Aggregator", "Client", "ClipNorm",
-    "Comparison", "ConfigError", "Constant", "DataError", "DivergenceError", "ExactMean", "Exponential", "FedAvg",
-    "FedGBO", "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
-    "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
-    "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule",
-    "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "__version__", "check", "compare", "group_norm",
-    "load", "partition", "run",
+    "APFL", "GHBM", "MFL", "SCAFFOLD", "SGD", "AMSGrad", "AdaGrad", "Adam", "AdamW", "AdaptiveFedOpt",
+    "AffineOptimiser", "Aggregator", "Asynchronous", "Client", "ClipNorm", "Comparison", "ConfigError", "Constant",
+    "CorrectedAdam", "DataError", "Deadline", "Ditto", "DivergenceError", "ExactMean", "Exponential", "FedAdagrad",
+    "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedGBOError", "FedMAX",
+    "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi", "FederatedAlgorithm", "FederatedData",
+    "FederationError", "FixedSize", "GradientRule", "InverseSqrt", "Lion", "MaxEntropy", "Mean", "Median", "Mime",
+    "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser", "Poisson", "Progress", "Proximal", "QFedAvg",
+    "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "SharpnessAware",
+    "Signum", "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "Yogi", "__version__", "check",
+    "compare", "group_norm", "load", "partition", "places", "run",
 ]  # fmt: skip

@@ -11,6 +11,8 @@ import fedgbo
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.engines.plain import PlainEngine
 from tests.conftest import make_task
+from tests.examples import AFFINE, OPTIMISERS
+from tests.examples import ALGORITHMS as EXAMPLES
 
 SGD = fedgbo.SGD(lr=0.2)
 MINIBATCHES = make_task(batch_size=5, clients_per_round=3, dtype=torch.float64)
@@ -31,6 +33,15 @@ def params(task, algorithm, **kwargs):
         fedgbo.MFL(SGD),
         fedgbo.MFL(fedgbo.SGDm(lr=0.2, beta=0.0)),
         fedgbo.Mimelite(SGD),
+        fedgbo.FedCM(SGD, alpha=1.0),
+        fedgbo.FedSAM(SGD, rho=0.0),
+        fedgbo.FedNova(SGD),
+        fedgbo.GHBM(SGD, beta=0.0, tau=2),
+        fedgbo.FedAvgM(SGD, fedgbo.SGDm(lr=1.0, beta=0.0)),
+        fedgbo.APFL(SGD, alpha=0.5),
+        fedgbo.Ditto(SGD, lam=0.5),
+        fedgbo.QFedAvg(SGD, q=0.0),
+        fedgbo.FedGBO(SGD, objective=fedgbo.SharpnessAware(0.0)),
     ],
     ids=lambda algorithm: type(algorithm).__name__,
 )
@@ -55,22 +66,8 @@ def test_one_step_on_one_client_is_the_centralised_optimiser(optimiser):
         assert torch.allclose(result.state.stats[key], s[key], rtol=1e-7, atol=1e-12)
 
 
-def example(name):
-    return {
-        "adaptivefedopt": fedgbo.AdaptiveFedOpt(SGD, fedgbo.Adam(0.1, 0.9)),
-        "fedavg": fedgbo.FedAvg(SGD),
-        "fedgbo": fedgbo.FedGBO(fedgbo.Adam(0.1, 0.9)),
-        "fedmax": fedgbo.FedMAX(SGD, 1.0),
-        "fedprox": fedgbo.FedProx(SGD, 0.1),
-        "mfl": fedgbo.MFL(fedgbo.Adam(0.1, 0.9)),
-        "mimelite": fedgbo.Mimelite(fedgbo.Adam(0.1, 0.9)),
-        "mimexlite": fedgbo.MimeXlite(fedgbo.Adam(0.1, 0.9)),
-        "scaffold": fedgbo.SCAFFOLD(SGD),
-    }[name]
-
-
 @pytest.mark.parametrize("local_steps", [3, [1, 5, 2, 4], lambda t, client: 1 + (t + client) % 3])
-@pytest.mark.parametrize("optimiser", [SGD, fedgbo.SGDm(0.2, 0.9), fedgbo.RMSProp(0.1, 0.9), fedgbo.Adam(0.1, 0.9)])
+@pytest.mark.parametrize("optimiser", [OPTIMISERS[name] for name in AFFINE], ids=lambda o: type(o).__name__)
 def test_sending_gradients_instead_of_inverting_gives_the_same_trajectory(optimiser, local_steps):
     inverted = fedgbo.run(MINIBATCHES, fedgbo.FedGBO(optimiser), rounds=5, local_steps=local_steps)
     sent = fedgbo.run(MINIBATCHES, fedgbo.FedGBO(optimiser, inverse=False), rounds=5, local_steps=local_steps)
@@ -120,7 +117,7 @@ def test_objective_terms_compose_with_every_algorithm():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_terms_change_every_algorithm(name):
-    plain, algorithm = params(MINIBATCHES, example(name)), example(name)
+    plain, algorithm = params(MINIBATCHES, EXAMPLES[name]), EXAMPLES[name]
     for term in (fedgbo.Proximal(5.0), fedgbo.MaxEntropy(5.0)):
         changed = type(algorithm)(**{**vars(algorithm), "objective": term})
         assert not torch.allclose(params(MINIBATCHES, changed), plain, rtol=1e-4)

@@ -8,6 +8,7 @@ import torch
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
 from tests.algorithms.reference import Rule, train
+from tests.algorithms.test_family import ALGORITHMS as FAMILY
 from tests.conftest import make_task
 
 SETTINGS = {
@@ -75,5 +76,5 @@ def test_float32_agrees_to_1e_4_of_the_distance_travelled(case):
 
 
 def test_every_algorithm_is_checked():
-    elsewhere = {"scaffold"}  # tests/pipeline/test_reference.py
+    elsewhere = {"scaffold", *FAMILY}  # tests/pipeline/test_reference.py and test_family.py
     assert {case.split()[0] for case in CASES} | elsewhere == set(ALGORITHMS)

@@ -26,8 +26,19 @@ def test_list_names_everything():
     listed = json.loads(call("list", "--json").stdout)
     for kind, catalogue in CATALOGUES.items():
         assert set(listed[kind]) == set(catalogue)
+    assert listed["algorithm"]["scaffold"]["kept"] == "|x|"
+    assert listed["algorithm"]["mime"]["exchanges"] == 2
+    assert "Xu et al." in listed["algorithm"]["fedcm"]["paper"]
+    assert listed["optimiser"]["amsgrad"] == {
+        "about": "Adam that divides by the largest second moment so far: m from 0, v and w from `initial`.",
+        "settings": ["lr", "beta1", "beta2", "eps", "initial"],
+        "statistics": ["m", "v", "w"],
+        "inverse": True,
+    }
+    assert not listed["optimiser"]["lion"]["inverse"]
     text = call("list").stdout
     assert "fedgbo" in text
+    assert "2 K + all samples" in text
     assert "my_file.py:Class" in text
 
 

@@ -4,11 +4,11 @@ import pytest
 
 import fedgbo
 from fedgbo import SCAFFOLD, SGD, FedAvg, FedGBO, FedProx, Mimelite, MimeXlite, SGDm
-from fedgbo.algorithms import ALGORITHMS
+from fedgbo.algorithms import ALGORITHMS, PAPER
 from fedgbo.core.errors import ConfigError
 from fedgbo.costs.closed import Workload, client_cost, exchange
 from tests.conftest import make_task
-from tests.engines.rounds import EXAMPLES
+from tests.examples import CLOSED
 
 WORK = Workload(params=1000, macs=50, batch_size=4, samples=20, gradient_flops=290.0)
 SGDM = SGDm(lr=0.1, beta=0.9)
@@ -58,15 +58,16 @@ def test_other_classes_have_no_closed_form():
 
 
 EVERY = [
-    *EXAMPLES.values(),
+    *CLOSED,
+    FedGBO(SGDM, objective=fedgbo.SharpnessAware(0.1)),
     FedGBO(SGDM),
     FedGBO(SGDM, inverse=False),
     MimeXlite(SGDM, objective=fedgbo.Proximal(0.1)),
 ]
 
 
-def test_every_algorithm_is_among_them():
-    assert {type(algorithm) for algorithm in EVERY} == set(ALGORITHMS.values())
+def test_every_algorithm_of_the_paper_is_among_them():
+    assert {type(algorithm) for algorithm in EVERY} == {ALGORITHMS[name] for name in (*PAPER, "scaffold")}
 
 
 @pytest.mark.parametrize("algorithm", EVERY, ids=str)

@@ -1,23 +1,10 @@
 """One round on an engine, without the loop around it, and an example of every algorithm."""
 
-import fedgbo
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Round
 from fedgbo.engines.plain import SimulatedClient
 from fedgbo.pipeline import Pipeline
-
-SGD, ADAM = fedgbo.SGD(lr=0.2), fedgbo.Adam(lr=0.1, beta1=0.9)
-EXAMPLES = {
-    "adaptivefedopt": fedgbo.AdaptiveFedOpt(SGD, ADAM),
-    "fedavg": fedgbo.FedAvg(SGD),
-    "fedgbo": fedgbo.FedGBO(ADAM),
-    "fedmax": fedgbo.FedMAX(SGD, beta=1.0),
-    "fedprox": fedgbo.FedProx(SGD, mu=0.1),
-    "mfl": fedgbo.MFL(ADAM),
-    "mimelite": fedgbo.Mimelite(ADAM),
-    "mimexlite": fedgbo.MimeXlite(ADAM),
-    "scaffold": fedgbo.SCAFFOLD(SGD),
-}
+from tests.examples import ALGORITHMS as EXAMPLES  # noqa: F401 - tests of engines take it from here
 
 
 class States:

@@ -14,6 +14,7 @@ from fedgbo.runs.checkpoint import digest
 from fedgbo.tasks.digits import digits
 from tests.conftest import make_task
 from tests.engines.sparse_tasks import sparse_task
+from tests.examples import ALGORITHMS as EXAMPLES
 
 SGD, ADAM = fedgbo.SGD(0.1), fedgbo.Adam(0.1, 0.9)
 PULLED = fedgbo.Mimelite(ADAM, objective=fedgbo.Proximal(0.1))
@@ -133,6 +134,12 @@ GOOD = {
     "sparse": lambda: fedgbo.run(sparse_task(), fedgbo.FedGBO(fedgbo.SGDm(1.0, 0.9)), rounds=3),
     "sparse-mimelite": lambda: fedgbo.run(sparse_task(), PULLED, rounds=2),
     "scaffold": lambda: fedgbo.run(make_task(7, clients_per_round=4, batch_size=4), SCAFFOLD, rounds=6),
+    **{
+        name: lambda name=name: fedgbo.run(make_task(7, clients_per_round=4, batch_size=4), EXAMPLES[name], rounds=6)
+        for name in ("feddyn", "ditto", "apfl", "fedper", "fedrep", "mime", "qfedavg", "ghbm", "mofedsam")
+    },
+    "fedgbo-adamw": lambda: fedgbo.run(digits(), fedgbo.FedGBO(fedgbo.AdamW(0.01, 0.9)), rounds=2, local_steps=3),
+    "mfl-corrected": lambda: fedgbo.run(make_task(5), fedgbo.MFL(fedgbo.CorrectedAdam(0.1, 0.9)), rounds=3),
     "scaffold-median": lambda: fedgbo.run(make_task(5, batch_size=4), SCAFFOLD, rounds=4, aggregator=MEDIAN),
     "median": lambda: fedgbo.run(digits(), fedgbo.FedGBO(ADAM), rounds=3, local_steps=3, aggregator=MEDIAN),
     "median-few": lambda: fedgbo.run(make_task(clients_per_round=2), fedgbo.MFL(ADAM), rounds=3, aggregator=MEDIAN),

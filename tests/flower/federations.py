@@ -3,14 +3,14 @@
 import json
 
 import fedgbo
-from fedgbo.algorithms import ALGORITHMS
-from fedgbo.core.optimiser import Optimiser
+from fedgbo.algorithms import ALGORITHMS, PAPER
 from fedgbo.experiments.paper.cost_tables import example
-from fedgbo.experiments.presets import optimiser_slots
+from fedgbo.experiments.presets import own_optimiser
 from fedgbo.flower import Options, Strategy, client_app
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.runs.checkpoint import digest
 from tests.conftest import make_task
+from tests.examples import ALGORITHMS as EXAMPLES
 from tests.flower.grids import LocalGrid
 
 GBO = fedgbo.FedGBO(fedgbo.SGDm(lr=0.3, beta=0.9))
@@ -28,18 +28,21 @@ def some():
 
 
 def combinations():
-    """Every algorithm with every optimiser that it takes."""
-    for name, kind in ALGORITHMS.items():
-        takes_any = Optimiser in optimiser_slots(kind).values()
-        for optimiser in OPTIMISERS if takes_any else ["sgd"]:
+    """Every algorithm of the paper with each of its optimisers, and an example of every other algorithm."""
+    for name in ALGORITHMS:
+        takes_any = name in PAPER and own_optimiser(name) is None
+        for optimiser in ("sgd", "sgdm", "rmsprop", "adam") if takes_any else ("",):
             yield name, optimiser
+    for optimiser in OPTIMISERS:
+        yield "fedgbo", optimiser
 
 
-COMBINATIONS = list(combinations())
+COMBINATIONS = list(dict.fromkeys(combinations()))
 
 
 def algorithm_of(combination):
-    return example(*combination)
+    name, optimiser = combination
+    return example(name, optimiser) if optimiser else EXAMPLES[name]
 
 
 def nodes(builder, count=3):

@@ -10,15 +10,11 @@ from hypothesis import strategies as st
 import fedgbo
 from fedgbo.core.optimiser import AffineStep
 from fedgbo.optimisers import OPTIMISERS
+from tests.examples import AFFINE
+from tests.examples import OPTIMISERS as EXAMPLES
 
 X, G = torch.tensor([1.0, 2.0], dtype=torch.float64), torch.tensor([0.5, -1.0], dtype=torch.float64)
 M, V = torch.tensor([0.2, 0.4], dtype=torch.float64), torch.tensor([4.0, 0.25], dtype=torch.float64)
-EXAMPLES = {
-    "sgd": fedgbo.SGD(lr=0.1),
-    "sgdm": fedgbo.SGDm(lr=0.1, beta=0.9),
-    "rmsprop": fedgbo.RMSProp(lr=0.1, beta=0.9, eps=0.5),
-    "adam": fedgbo.Adam(lr=0.1, beta1=0.9, beta2=0.75, eps=0.5),
-}
 
 
 def close(tensor, values):
@@ -82,7 +78,7 @@ def test_adam_by_hand():
 numbers = st.floats(-5, 5, allow_nan=False)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", AFFINE)
 @given(data=st.data())
 def test_inverse_returns_the_mean_gradient_also_with_unequal_steps(name, data):
     """I after K fixed-statistics updates is the mean of all gradients; with unequal K, by the mean K."""
@@ -90,7 +86,7 @@ def test_inverse_returns_the_mean_gradient_also_with_unequal_steps(name, data):
     steps = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
     vector = st.lists(numbers, min_size=3, max_size=3).map(lambda v: torch.tensor(v, dtype=torch.float64))
     start = data.draw(vector)
-    stats = {key: data.draw(vector).abs() + 0.01 for key in opt.init(start)}
+    stats = opt.anchor({key: data.draw(vector).abs() + 0.01 for key in opt.init(start)}, start)
     gradients, deltas = [], []
     for k in steps:
         y = start
@@ -103,13 +99,13 @@ def test_inverse_returns_the_mean_gradient_also_with_unequal_steps(name, data):
     assert torch.allclose(recovered, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", AFFINE)
 @given(data=st.data())
 def test_update_is_affine_in_the_gradient(name, data):
     opt = EXAMPLES[name]
     vector = st.lists(numbers, min_size=3, max_size=3).map(lambda v: torch.tensor(v, dtype=torch.float64))
     params, grad = data.draw(vector), data.draw(vector)
-    stats = {key: data.draw(vector).abs() + 0.01 for key in opt.init(params)}
+    stats = opt.anchor({key: data.draw(vector).abs() + 0.01 for key in opt.init(params)}, params)
     a, b = opt.affine(stats)
     assert torch.equal(opt.update(params, stats, grad), params - (a + b * grad))
     step = opt.fixed(stats).like(params)

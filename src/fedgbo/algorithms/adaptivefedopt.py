@@ -1,21 +1,23 @@
-"""AdaptiveFedOpt (Reddi et al., Adaptive Federated Optimization, 2021)."""
+"""AdaptiveFedOpt (Reddi et al., Adaptive Federated Optimization, 2021) and its instances with names of their own."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedgbo.core import Client, FederatedAlgorithm, Mean, Optimiser, State
+from fedgbo.optimisers.adagrad import AdaGrad
+from fedgbo.optimisers.adam import Adam
 from fedgbo.optimisers.sgd import SGD
+from fedgbo.optimisers.sgdm import SGDm
+from fedgbo.optimisers.yogi import Yogi
 
 
 @dataclass(frozen=True)
-class AdaptiveFedOpt(FederatedAlgorithm):
+class _ServerOptimiser(FederatedAlgorithm):
     """Only the server has an optimiser with statistics, which uses the mean difference as a gradient.
 
     client: K times y <- y - η g, from y = x_t
     server: g = mean of x_t - y;  one step of the server's optimiser with g
-
-    With server=SGD(lr=1.0) this is FedAvg.
     """
 
     client: SGD
@@ -33,3 +35,36 @@ class AdaptiveFedOpt(FederatedAlgorithm):
 
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
         return State(*self.server.step(server.params, server.stats, mean.params))
+
+
+@dataclass(frozen=True)
+class AdaptiveFedOpt(_ServerOptimiser):
+    """Any optimiser on the server. With server=SGD(lr=1.0) this is FedAvg."""
+
+
+@dataclass(frozen=True)
+class FedAvgM(_ServerOptimiser):
+    """Momentum on the server (Hsu, Qi and Brown, 2019). Their m lacks the factor 1 - β; their rate 1 is 1 / (1 - β)."""
+
+    server: SGDm
+
+
+@dataclass(frozen=True)
+class FedAdam(_ServerOptimiser):
+    """Adam on the server. Reddi et al. write τ for our ε, and start v at τ² or above; our v starts at 1."""
+
+    server: Adam
+
+
+@dataclass(frozen=True)
+class FedYogi(_ServerOptimiser):
+    """Yogi on the server; the paper's τ is our ε, and v starts at 1, or at Yogi's `initial`."""
+
+    server: Yogi
+
+
+@dataclass(frozen=True)
+class FedAdagrad(_ServerOptimiser):
+    """AdaGrad on the server, without momentum; the paper's τ is our ε, and v starts at AdaGrad's `initial`."""
+
+    server: AdaGrad

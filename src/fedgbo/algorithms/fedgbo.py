@@ -1,11 +1,11 @@
 """FedGBO (Mills et al., Accelerating Federated Learning with a Global Biased Optimiser, Algorithm 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineOptimiser, Client, ConfigError, FederatedAlgorithm, Mean, Optimiser, State
+from fedgbo.core import AffineOptimiser, Client, ConfigError, FederatedAlgorithm, Mean, Optimiser, Part, State
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,22 @@ class FedGBO(FederatedAlgorithm):
             y = client.descend(down.params, self.optimiser, down.stats)
             return State(down.params - y)
 
-        y, total = down.params, torch.zeros_like(down.params)
+        y, total, s = down.params, torch.zeros_like(down.params), self.optimiser.anchor(down.stats, down.params)
         for _ in range(client.steps):
             g = client.gradient(y)
-            y, total = self.optimiser.update(y, down.stats, g), total + g
+            y, total = self.optimiser.update(y, s, g), total + g
         return State(down.params - y, {"gradient": total})
 
+    def explicit(self, part: Part) -> Mean:
+        if (optimiser := self._affine()) is None:
+            return part.mean
+        start = part.version
+        g = optimiser.invert(optimiser.anchor(start.stats, start.params), part.mean.params, part.steps)
+        return replace(part.mean, stats={"gradient": part.steps * g})
+
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
-        if (optimiser := self._affine()) is not None:
-            g = optimiser.invert(server.stats, mean.params, steps)
+        if (optimiser := self._affine()) is not None and "gradient" not in mean.stats:
+            g = optimiser.invert(optimiser.anchor(server.stats, server.params), mean.params, steps)
         else:
             g = mean.stats["gradient"] / steps
         return State(server.params - mean.params, self.optimiser.track(server.stats, g))

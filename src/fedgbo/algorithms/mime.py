@@ -1,51 +1,47 @@
-"""Mimelite (Karimireddy et al., Mime, 2020) and MimeXlite, its variant with minibatches (the paper, Section 5.2)."""
+"""Mime (Karimireddy et al., Breaking the centralized barrier for cross-device federated learning, 2021)."""
 
-from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from fedgbo.core import Client, FederatedAlgorithm, Mean, Optimiser, State
+from fedgbo.core import Client, FederatedAlgorithm, Mean, Optimiser, Part, State
 
 
 @dataclass(frozen=True)
-class _Mime(FederatedAlgorithm):
-    """Fixed global statistics, tracked with gradients at the global model.
+class Mime(FederatedAlgorithm):
+    """Mimelite with a control variate in every local step, which takes two exchanges a round.
 
-    client: ∇f = a gradient at x_t;  K times y <- y - U(g, s_t), from y = x_t
-    server: x_{t+1} = mean of y;  s_{t+1} = T(mean of ∇f, s_t)
+    first:  every client of the cohort sends ∇f at x_t on all of its samples;  c = their mean
+    client: K times y <- y - U(g(y) - g(x_t) + c, s_t), both g on the same minibatch, from y = x_t
+    server: x_{t+1} = mean of y;  s_{t+1} = T(c, s_t)
+
+    The paper's clients send ∇f once more with y; as its mean is c again, ours do not.
     """
 
     optimiser: Optimiser
 
-    @abstractmethod
-    def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
-        """Return the gradient at x_t that the client uploads for tracking."""
-
     def init(self, params: Tensor) -> State:
         return State(params, self.optimiser.init(params))
 
+    def broadcast(self, server: State) -> State:
+        return server if "c" in server.stats else State(server.params)
+
+    def second_exchange(self, server: State, mean: Mean) -> State:
+        return State(server.params, {**server.stats, "c": mean.params})
+
     def client_update(self, down: State, client: Client) -> State:
-        gradient = self.unbiased_gradient(down.params, client)
-        y = client.descend(down.params, self.optimiser, down.stats)
-        return State(down.params - y, {"gradient": gradient})
+        if "c" not in down.stats:
+            return State(client.full_gradient(down.params))
+        statistics = {name: stat for name, stat in down.stats.items() if name != "c"}
+        y, s = down.params, self.optimiser.anchor(statistics, down.params)
+        for _ in range(client.steps):
+            g = client.gradient(y) - client.gradient(down.params, again=True) + down.stats["c"]
+            y = self.optimiser.update(y, s, g)
+        return State(down.params - y)
+
+    def merge(self, parts: Sequence[Part]) -> tuple[Mean, float]:
+        return replace(parts[0].mean, stats={"c": parts[0].version.stats["c"]}), parts[0].steps
 
     def server_update(self, server: State, mean: Mean, steps: float) -> State:
-        s = self.optimiser.track(server.stats, mean.stats["gradient"])
-        return State(server.params - mean.params, s)
-
-
-@dataclass(frozen=True)
-class Mimelite(_Mime):
-    """Fixed global statistics, tracked with gradients on all of a client's samples."""
-
-    def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
-        return client.full_gradient(params)
-
-
-@dataclass(frozen=True)
-class MimeXlite(_Mime):
-    """Fixed global statistics, tracked with gradients on one minibatch."""
-
-    def unbiased_gradient(self, params: Tensor, client: Client) -> Tensor:
-        return client.gradient(params)
+        return State(server.params - mean.params, self.optimiser.track(server.stats, mean.stats["c"]))

@@ -5,16 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineOptimiser, Client, FederatedAlgorithm, Mean, Number, State, Stats, positive
-from fedgbo.optimisers.sgd import SGD
-
-
-@dataclass(frozen=True)
-class _Corrected(AffineOptimiser):
-    lr: Number
-
-    def affine(self, stats: Stats) -> tuple[Tensor, float]:
-        return self.lr * stats["correction"], self.lr
+from fedgbo.core import Client, FederatedAlgorithm, Mean, Number, State, Stats, positive
+from fedgbo.optimisers.sgd import SGD, ShiftedSGD
 
 
 @dataclass(frozen=True)
@@ -42,7 +34,7 @@ class SCAFFOLD(FederatedAlgorithm):
 
     def client_update(self, down: State, client: Client) -> State:
         own, correction = client.state["c"], down.stats["c"] - client.state["c"]
-        y = client.descend(down.params, _Corrected(self.optimiser.lr), {"correction": correction})
+        y = client.descend(down.params, ShiftedSGD(self.optimiser.lr), {"c": correction})
         moved = down.params - y
         client.state["c"] = moved / (self.optimiser.lr * client.steps) - correction
         return State(moved, {"c": client.state["c"] - own})

@@ -1,6 +1,5 @@
-"""The command `fedgbo`, and `fedgbo list`."""
+"""The command `fedgbo`."""
 
-import inspect
 import os
 import signal
 import sys
@@ -8,22 +7,19 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from typer import Option
 
 from fedgbo import __version__
 from fedgbo.cli import data, federation, theory
-from fedgbo.cli import options as opt
 from fedgbo.cli.bench import bench
 from fedgbo.cli.compare import compare
-from fedgbo.cli.console import CleanErrors, out, print_json, print_whole
+from fedgbo.cli.console import CleanErrors
 from fedgbo.cli.experiment import experiment, paper
+from fedgbo.cli.listing import list_everything
 from fedgbo.cli.report import report, watch
 from fedgbo.cli.run import resume, run
 from fedgbo.cli.tune import tune
 from fedgbo.engines.torchrun.join import under_torchrun
-from fedgbo.experiments.presets import PRESETS, presets
-from fedgbo.runs.describe import CATALOGUES, parameters
 from fedgbo.runs.ranks import refuse_torchrun
 
 app = typer.Typer(
@@ -38,32 +34,7 @@ app = typer.Typer(
 )
 for _command in (run, resume, compare, experiment, tune, report, watch, bench):
     app.command()(_command)
-
-
-@app.command("list")
-def list_everything(as_json: opt.Json = False) -> None:
-    """Show the tasks, algorithms, optimisers, objective terms, schedules and presets that can be named."""
-    found = {
-        kind: {
-            name: {"about": (inspect.getdoc(entry) or "").partition("\n")[0], "settings": list(parameters(entry))}
-            for name, entry in sorted(catalogue.items())
-        }
-        for kind, catalogue in CATALOGUES.items()
-    }
-    found["preset"] = {
-        name: {"about": f"{len(presets(name))} tuned settings", "settings": []} for name in sorted(PRESETS)
-    }
-    if as_json:
-        print_json(found)
-        return
-    for kind, entries in found.items():
-        table = Table(title=f"{kind}s", title_justify="left", box=None, show_header=False, padding=(0, 2))
-        for name, entry in entries.items():
-            table.add_row(name, str(entry["about"]), ", ".join(entry["settings"]))
-        print_whole(table)
-        out.print()
-    out.print("your own: --task my_file.py:function, --algorithm my_file.py:Class, --optimiser my_file.py:Class")
-
+app.command("list")(list_everything)
 
 app.add_typer(data.app, name="data")
 app.add_typer(federation.app, name="federation")

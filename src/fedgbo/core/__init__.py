@@ -1,7 +1,7 @@
 """The contracts that everything else is made of, schedules, random streams and errors; imports nothing else of ours."""
 
-from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.checks import decay, not_negative, positive, whole
+from fedgbo.core.algorithm import FederatedAlgorithm, WrappedAlgorithm
+from fedgbo.core.checks import decay, not_negative, positive, share, whole
 from fedgbo.core.client import Client
 from fedgbo.core.errors import (
     ConfigError,
@@ -17,19 +17,20 @@ from fedgbo.core.errors import (
     optional,
     unknown,
 )
-from fedgbo.core.objective import TERMS, MaxEntropy, Proximal, Term
+from fedgbo.core.objective import TERMS, GradientRule, MaxEntropy, Proximal, SharpnessAware, Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.pipeline import Aggregator, Sampler, Transform
 from fedgbo.core.random import Rows, check_seed, name_of, permutation, stream, torch_seed
 from fedgbo.core.schedule import SCHEDULES, Constant, Exponential, InverseSqrt, Number, Schedule, Step, at_round
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean, Upload
+from fedgbo.core.upload import Mean, Part, Upload
 
 __all__ = [
     "SCHEDULES", "TERMS", "AffineOptimiser", "AffineStep", "Aggregator", "Client", "ConfigError", "Constant",
     "DataError", "DivergenceError", "Exponential", "FedGBOError", "FederatedAlgorithm", "FederationError",
-    "FolderBusyError", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number", "Optimiser", "Proximal",
-    "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "State", "Stats", "Step", "StopRun", "Term",
-    "Transform", "Upload", "at_round", "check_seed", "decay", "name_of", "not_negative", "optional", "permutation",
-    "positive", "stream", "torch_seed", "unknown", "whole",
+    "FolderBusyError", "GradientRule", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number",
+    "Optimiser", "Part", "Proximal", "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "SharpnessAware",
+    "State", "Stats", "Step", "StopRun", "Term", "Transform", "Upload", "WrappedAlgorithm", "at_round", "check_seed",
+    "decay", "name_of", "not_negative", "optional", "permutation", "positive", "ruled", "share", "stream",
+    "torch_seed", "unknown", "whole",
 ]  # fmt: skip

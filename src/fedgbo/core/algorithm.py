@@ -12,7 +12,7 @@ from fedgbo.core.errors import ConfigError
 from fedgbo.core.objective import Term
 from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean
+from fedgbo.core.upload import Mean, Part
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,39 @@ class FederatedAlgorithm(ABC):
         """Return what clients download: by default the whole server state."""
         return server
 
+    def personal(self, params: Tensor, state: Stats) -> Tensor:
+        """Return the model that a client uses, given the global model and the vectors that the client keeps.
+
+        By default that is the global model. Personalised algorithms are evaluated with it, client by client.
+        """
+        return params
+
+    def second_exchange(self, server: State, mean: Mean) -> State | None:
+        """Return the server state that the same cohort trains with once more in this round, after uploads with this
+        mean; None for the usual round with one exchange. `merge` gets this state and the mean of the second exchange.
+        """
+        return None
+
+    def version(self, server: State, staleness: int) -> State:
+        """Return the server state of so many rounds ago, from which late clients of an asynchronous run trained."""
+        if staleness:
+            raise ConfigError(
+                f"{type(self).__name__} keeps no earlier server states, which asynchronous clients train from; "
+                f"wrap it: FedBuff({type(self).__name__}(...))"
+            )
+        return server
+
+    def explicit(self, part: Part) -> Mean:
+        """Return the mean with all that follows from the version that its clients trained from, such as gradients.
+
+        `server_update` must take such a mean from any version. By default nothing follows.
+        """
+        return part.mean
+
+    def merge(self, parts: Sequence[Part]) -> tuple[Mean, float]:
+        """Return what `server_update` sees of a round: by default there is one part."""
+        return parts[0].mean, parts[0].steps
+
     @abstractmethod
     def client_update(self, down: State, client: Client) -> State:
         """Train on one client; return its upload, with the model as the difference x_t - y_K."""
@@ -72,3 +105,31 @@ class FederatedAlgorithm(ABC):
     def terms(self) -> tuple[Term, ...]:
         """All terms of the clients' objective besides the task's loss."""
         return (self.objective,) if isinstance(self.objective, Term) else tuple(self.objective)
+
+
+@dataclass(frozen=True)
+class WrappedAlgorithm(FederatedAlgorithm):
+    """An algorithm around another one, whose clients and objective it keeps."""
+
+    base: FederatedAlgorithm
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.base, FederatedAlgorithm):
+            raise ConfigError(f"{type(self).__name__}: base must be an algorithm, not {self.base!r}")
+        super().__post_init__()
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        return *self.base.terms, *super().terms
+
+    def init(self, params: Tensor) -> State:
+        return self.base.init(params)
+
+    def client_state(self, params: Tensor) -> Stats:
+        return self.base.client_state(params)
+
+    def personal(self, params: Tensor, state: Stats) -> Tensor:
+        return self.base.personal(params, state)
+
+    def client_update(self, down: State, client: Client) -> State:
+        return self.base.client_update(down, client)

@@ -4,20 +4,17 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm
-from fedgbo.core.client import Client
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
-from fedgbo.core.random import stream
+from fedgbo.core.quadratic import LENGTH, QuadraticClient
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean
+from fedgbo.core.upload import Mean, Part
 
-LENGTH = 7  # of the vectors
 TOLERANCE = 1e-8  # of the numbers that are compared, in float64
 STEPS = (1, 2, 5)  # K of the clients
 
@@ -67,8 +64,10 @@ def _check_optimiser(optimiser: Optimiser, params: Tensor) -> None:
         if tracked.keys() != stats.keys():
             raise ConfigError(f"{name}.track returns {sorted(tracked)}, but init returns {sorted(stats)}")
         stats = tracked
+    anchored = _pure(f"{name}.anchor", optimiser.anchor, stats, params)
+    _check_stats(f"{name}.anchor", anchored, length)
     if isinstance(optimiser, AffineOptimiser):
-        _check_affine(optimiser, params, stats, draw)
+        _check_affine(optimiser, params, anchored, draw)
     grad = draw()
     updated = _pure(f"{name}.update", optimiser.update, params, stats, grad)
     _check_vector(f"{name}.update", updated, length)
@@ -109,47 +108,19 @@ def _check_affine(optimiser: AffineOptimiser, params: Tensor, stats: Stats, draw
         )
 
 
-class _Quadratic(Client):
-    """A client whose loss is ½ ‖y - b‖², with noise in its minibatches."""
-
-    def __init__(self, client: int, t: int, steps: int, state: Stats) -> None:
-        self.id, self.samples, self.steps, self.state = client, 10 * (client + 1), steps, dict(state)
-        self._rng, self._noise = stream(0, "client", t, client), stream(0, "noise", t, client)
-        self._minimum = torch.from_numpy(stream(0, "minimum", client).normal(size=LENGTH))
-        self._last = torch.zeros(LENGTH, dtype=torch.float64)
-
-    @property
-    def rng(self) -> np.random.Generator:
-        return self._rng
-
-    def gradient(self, params: Tensor, *, again: bool = False) -> Tensor:
-        if not again:
-            self._last = torch.from_numpy(self._noise.normal(size=LENGTH))
-        return params - self._minimum + self._last
-
-    def full_gradient(self, params: Tensor) -> Tensor:
-        return params - self._minimum
-
-    def loss(self, params: Tensor) -> float:
-        return float((params - self._minimum).square().sum() / 2)
-
-
 def _check_algorithm(algorithm: FederatedAlgorithm) -> None:
     name = type(algorithm).__name__
     server = _pure(f"{name}.init", algorithm.init, torch.linspace(-1, 1, LENGTH, dtype=torch.float64))
     _check_state(f"{name}.init", server)
     states = {c: _pure(f"{name}.client_state", algorithm.client_state, server.params) for c in range(len(STEPS))}
     for t in range(3):
-        down = _pure(f"{name}.broadcast", algorithm.broadcast, server)
-        uploads = []
-        for c, k in enumerate(STEPS):
-            up, states[c] = _client_update(algorithm, down, c, t, k, states[c])
-            uploads.append(up.tensors())
-            if uploads[-1].keys() != uploads[0].keys():
-                raise ConfigError(f"{name}.client_update uploads {list(uploads[-1])} and {list(uploads[0])}")
-        mean = State.of_tensors({n: torch.stack([up[n] for up in uploads]).mean(dim=0) for n in uploads[0]})
-        seen = Mean(mean.params, mean.stats, len(STEPS), len(STEPS) + 1)
-        after = _pure(f"{name}.server_update", algorithm.server_update, server, seen, sum(STEPS) / len(STEPS))
+        seen, states = _exchange(algorithm, server, t, states)
+        version, second = server, _pure(f"{name}.second_exchange", algorithm.second_exchange, server, seen)
+        if second is not None:
+            _check_state(f"{name}.second_exchange", second)
+            version, (seen, states) = second, _exchange(algorithm, second, t, states)
+        merged = algorithm.merge([Part(seen, sum(STEPS) / len(STEPS), version, 0)])
+        after = _pure(f"{name}.server_update", algorithm.server_update, server, *merged)
         _check_state(f"{name}.server_update", after)
         if after.stats.keys() != server.stats.keys():
             raise ConfigError(
@@ -158,12 +129,27 @@ def _check_algorithm(algorithm: FederatedAlgorithm) -> None:
         server = after
 
 
+def _exchange(
+    algorithm: FederatedAlgorithm, server: State, t: int, states: Mapping[int, Stats]
+) -> tuple[Mean, dict[int, Stats]]:
+    """Run a client update for every client; return the mean of the uploads and the clients' states."""
+    name, uploads, kept = type(algorithm).__name__, list[dict[str, Tensor]](), dict[int, Stats]()
+    down = _pure(f"{name}.broadcast", algorithm.broadcast, server)
+    for c, k in enumerate(STEPS):
+        up, kept[c] = _client_update(algorithm, down, c, t, k, states[c])
+        uploads.append(up.tensors())
+        if uploads[-1].keys() != uploads[0].keys():
+            raise ConfigError(f"{name}.client_update uploads {list(uploads[-1])} and {list(uploads[0])}")
+    mean = State.of_tensors({n: torch.stack([up[n] for up in uploads]).mean(dim=0) for n in uploads[0]})
+    return Mean(mean.params, mean.stats, len(STEPS), len(STEPS) + 1), kept
+
+
 def _client_update(
     algorithm: FederatedAlgorithm, down: State, client: int, t: int, steps: int, state: Stats
 ) -> tuple[State, Stats]:
     """Run a client update twice; return its upload and the client's state if both times they are the same."""
     name = f"{type(algorithm).__name__}.client_update"
-    one, other = (_Quadratic(client, t, steps, state) for _ in range(2))
+    one, other = (QuadraticClient(client, t, steps, state, algorithm.terms) for _ in range(2))
     up = _pure(name, lambda d: algorithm.client_update(d, one), down)
     again = algorithm.client_update(down, other)
     _check_state(name, up)
@@ -208,7 +194,8 @@ def _check_stats(name: str, stats: Any, length: int) -> None:
     if not isinstance(stats, Mapping):
         raise ConfigError(f"{name} must return a dict of vectors by name, not {type(stats).__name__}")
     for stat, vector in stats.items():
-        _check_vector(f"{name}'s {stat}", vector, length)
+        single = isinstance(vector, Tensor) and vector.shape == (1,)
+        _check_vector(f"{name}'s {stat}", vector, 1 if single else length)
 
 
 def _check_vector(name: str, vector: Any, length: int | None = None) -> None:

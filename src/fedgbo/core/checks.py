@@ -27,6 +27,12 @@ def decay(name: str, value: object) -> None:
         raise ConfigError(f"{name} must be at least 0 and below 1, not {value!r}; 0.9 is a good first try")
 
 
+def share(name: str, value: object) -> None:
+    """Raise unless `value` is above 0 and at most 1."""
+    if not isinstance(value, Schedule) and not (_number(value) and 0 < value <= 1):  # type: ignore[operator]
+        raise ConfigError(f"{name} must be above 0 and at most 1, not {value!r}; 0.1 is a good first try")
+
+
 def whole(name: str, value: object, least: int = 1) -> None:
     """Raise unless `value` is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:

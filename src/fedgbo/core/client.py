@@ -41,6 +41,7 @@ class Client(ABC):
 
         This loop is the definition. Engines may compute it in a faster way; results then agree up to rounding.
         """
+        stats = optimiser.anchor(stats, params)
         for _ in range(self.steps):
             params = optimiser.update(params, stats, self.gradient(params))
         return params

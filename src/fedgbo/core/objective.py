@@ -1,6 +1,8 @@
 """Changes of the clients' objective that go with every algorithm and optimiser (the paper's 'combining strategies')."""
 
 import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -60,4 +62,45 @@ class MaxEntropy(Term):
         return penalty
 
 
-TERMS: dict[str, type[Term]] = {"maxentropy": MaxEntropy, "proximal": Proximal}
+GradientOf = Callable[[Tensor, bool], Tensor]
+"""The gradient at some parameters, on the next minibatch or, with True, on the last one once more."""
+
+
+class GradientRule(Term):
+    """A term that changes where gradients are taken. It sees the gradients of the loss with all other terms."""
+
+    @abstractmethod
+    def gradient_at(self, params: Tensor, again: bool, gradient: GradientOf) -> Tensor:
+        """Return the gradient of the changed objective at `params`."""
+
+
+@dataclass(frozen=True)
+class SharpnessAware(GradientRule):
+    """Sharpness-aware minimisation, max over ‖e‖ <= ρ of f(y + e), to first order (Foret et al., 2021).
+
+    The gradient is that at y + ρ g / (‖g‖ + 1e-12) on the same minibatch, with g = ∇f(y): two gradients for each.
+    """
+
+    rho: Number
+
+    def __post_init__(self) -> None:
+        not_negative("rho", self.rho)
+
+    def gradient_at(self, params: Tensor, again: bool, gradient: GradientOf) -> Tensor:
+        g = gradient(params, again)
+        return gradient(params + self.rho * g / (g.norm() + 1e-12), True)
+
+
+def ruled(gradient: GradientOf, terms: Sequence[Term]) -> GradientOf:
+    """Return the gradient with all gradient rules among the terms, the first one innermost."""
+    for term in terms:
+        if isinstance(term, GradientRule):
+            gradient = _apply(term, gradient)
+    return gradient
+
+
+def _apply(rule: GradientRule, gradient: GradientOf) -> GradientOf:
+    return lambda params, again: rule.gradient_at(params, again, gradient)
+
+
+TERMS: dict[str, type[Term]] = {"maxentropy": MaxEntropy, "proximal": Proximal, "sharpnessaware": SharpnessAware}

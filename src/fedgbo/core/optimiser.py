@@ -17,8 +17,16 @@ class Optimiser(ABC):
     """An update U and a tracking rule T. A subclass is a frozen dataclass of hyperparameters and holds no tensors."""
 
     def init(self, params: Tensor) -> Stats:
-        """Return the statistics at round 0, each as long as `params`."""
+        """Return the statistics at round 0, each as long as `params`, or one number as a vector of shape (1,)."""
         return {}
+
+    def anchor(self, stats: Stats, start: Tensor) -> Stats:
+        """Return the statistics for local steps that begin at the model `start`: by default the same.
+
+        An optimiser whose update depends on the broadcast model, such as AdamW, adds `start` under a name of its own.
+        `Client.descend` and FedGBO's inverse step call this; what it adds is neither sent nor kept.
+        """
+        return stats
 
     @abstractmethod
     def update(self, params: Tensor, stats: Stats, grad: Tensor) -> Tensor:

@@ -19,6 +19,14 @@ class Sampler(ABC):
         It may be empty, and the round then changes nothing. `rng` is a random stream of this round.
         """
 
+    def steps(self, cohort: Sequence[int], asked: Sequence[int]) -> Sequence[int]:
+        """Return how many local steps each client of the cohort takes where it is asked for so many."""
+        return asked
+
+    def staleness(self, clients: int, t: int) -> Sequence[int]:
+        """Return, for each client of round t's cohort, how many rounds ago it downloaded; nothing means none."""
+        return ()
+
 
 class Transform(ABC):  # noqa: B024 - a transform overrides one method or both
     """Changes uploads on their way: clipping, compression, noise. A pair of pure functions.

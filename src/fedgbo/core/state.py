@@ -21,7 +21,7 @@ class State:
     """
 
     params: Tensor  # (P,)
-    stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,)
+    stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,), or (1,) for one number
     buffers: Tensor | None = None  # (B,); None: training changes no buffer of the model
 
     @property

@@ -9,13 +9,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedGBO, Mimelite, MimeXlite
-from fedgbo.core import ConfigError, FederatedAlgorithm, Proximal
+from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedAvg, FedGBO, FedMAX, FedProx, Mimelite, MimeXlite
+from fedgbo.core import ConfigError, FederatedAlgorithm, Proximal, SharpnessAware
 from fedgbo.costs.flops import local_update_flops
 from fedgbo.costs.operations import step_operations
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 
 STATS: dict[type, tuple[str, ...]] = {SGD: (), SGDm: ("stats.m",), RMSProp: ("stats.v",), Adam: ("stats.m", "stats.v")}
+KNOWN = (FedAvg, FedProx, FedMAX, AdaptiveFedOpt, MFL, Mimelite, MimeXlite, FedGBO, SCAFFOLD)  # with formulas here
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def exchange(algorithm: FederatedAlgorithm, local_steps: int) -> Exchange:
     kind, operations = type(algorithm), step_operations(algorithm)
     optimiser: Any = type(getattr(algorithm, "optimiser", None))
     stats = STATS.get(optimiser)
-    if operations is None or (kind is not AdaptiveFedOpt and stats is None):
+    if kind not in KNOWN or operations is None or (kind is not AdaptiveFedOpt and stats is None):
         raise ConfigError(
             f"there is no cost formula for {kind.__name__} with this optimiser and these terms; "
             "the record of a real run has what it sent and computed"
@@ -50,12 +51,13 @@ def exchange(algorithm: FederatedAlgorithm, local_steps: int) -> Exchange:
         up += ("stats.gradient",)
     if kind is SCAFFOLD:
         down, up = (*down, "stats.c"), (*up, "stats.c")
+    gradients = 2 ** sum(isinstance(term, SharpnessAware) for term in algorithm.terms)  # for each that is asked for
     return Exchange(
         down=down,
         up=up,
         memory=held_vectors(algorithm, down, up),
-        minibatches=local_steps + (kind is MimeXlite),
-        full_batches=int(kind is Mimelite),
+        minibatches=gradients * (local_steps + (kind is MimeXlite)),
+        full_batches=gradients * int(kind is Mimelite),
         step_operations=operations,
     )
 

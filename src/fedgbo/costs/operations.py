@@ -13,13 +13,41 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedgbo.algorithms import MFL, SCAFFOLD, AdaptiveFedOpt, FedAvg, FedGBO, FedMAX, FedProx, Mimelite, MimeXlite
-from fedgbo.core import AffineOptimiser, Client, FederatedAlgorithm, MaxEntropy, Optimiser, Proximal, State, Stats
+from fedgbo.algorithms import (
+    MFL,
+    SCAFFOLD,
+    AdaptiveFedOpt,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedCM,
+    FedGBO,
+    FedMAX,
+    FedProx,
+    FedSAM,
+    FedYogi,
+    Mimelite,
+    MimeXlite,
+    MoFedSAM,
+)
+from fedgbo.core import (
+    AffineOptimiser,
+    Client,
+    FederatedAlgorithm,
+    MaxEntropy,
+    Optimiser,
+    Proximal,
+    SharpnessAware,
+    State,
+    Stats,
+)
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 
 FIXED: dict[type, int] = {SGD: 2, SGDm: 5, RMSProp: 5, Adam: 8}  # per parameter and local step, with fixed statistics
 MOVING: dict[type, int] = {SGD: 2, SGDm: 8, RMSProp: 5, Adam: 11}  # and with statistics that move
-TERMS = {Proximal: 3, MaxEntropy: 0}
+TERMS = {Proximal: 3, MaxEntropy: 0, SharpnessAware: 4}  # the last: ‖g‖ (2), and y + ρ g / ‖g‖ (2)
+PLAIN = (FedAvg, FedProx, FedMAX, FedSAM, AdaptiveFedOpt, FedAvgM, FedAdam, FedYogi, FedAdagrad)
 CORRECTED = 3  # SCAFFOLD's local step: y - η (g + correction)
 
 
@@ -37,8 +65,10 @@ def step_operations(algorithm: FederatedAlgorithm) -> int | None:
 
 def _own_operations(algorithm: FederatedAlgorithm) -> int | None:
     kind = type(algorithm)
-    if kind in (FedAvg, FedProx, FedMAX, AdaptiveFedOpt):
+    if kind in PLAIN:
         return FIXED[SGD]
+    if kind in (FedCM, MoFedSAM):
+        return FIXED[SGDm]
     if kind is SCAFFOLD:
         return CORRECTED
     optimiser: Any = type(getattr(algorithm, "optimiser", None))
@@ -53,19 +83,20 @@ class Meter:
 
     def __init__(self, algorithm: FederatedAlgorithm) -> None:
         self._per_step = step_operations(algorithm)
-        self._counted: dict[int, float | None] = {}  # by the number of local steps
+        self._counted: dict[tuple[int, ...], float | None] = {}  # by the local steps and vectors downloaded
 
     def client_update(self, algorithm: FederatedAlgorithm, down: State, client: Client) -> tuple[State, float | None]:
         """Run the client update; return its upload and its operations per parameter."""
         if self._per_step is not None:
             return algorithm.client_update(down, client), float(self._per_step * client.steps)
-        if client.steps in self._counted:
-            return algorithm.client_update(down, client), self._counted[client.steps]
+        key = client.steps, len(down.stats)  # the two exchanges of a round differ in what is downloaded
+        if key in self._counted:
+            return algorithm.client_update(down, client), self._counted[key]
         with _Operations(down.params.numel()) as operations:
             counted = _CountedClient(client, operations)
             up = algorithm.client_update(down, counted)
         client.state = counted.state  # an algorithm may replace the whole dict
-        self._counted[client.steps] = operations.count
+        self._counted[key] = operations.count
         return up, operations.count
 
 
@@ -95,7 +126,7 @@ class _CountedClient(Client):
     def descend(self, params: Tensor, optimiser: Optimiser, stats: Stats) -> Tensor:
         if not isinstance(optimiser, AffineOptimiser):
             return super().descend(params, optimiser, stats)
-        offset, _ = optimiser.affine(stats)
+        offset, _ = optimiser.affine(optimiser.anchor(stats, params))
         self._operations.count += self.steps * (2 + isinstance(offset, Tensor))
         with self._operations.paused():
             return self._client.descend(params, optimiser, stats)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -45,6 +45,10 @@ class Round:
     states: ClientStates | None = None  # None: clients keep nothing
     _steps: list[tuple[AffineOptimiser, AffineStep]] = field(default_factory=list, repr=False)
 
+    def with_download(self, down: State) -> "Round":
+        """Return the same work with another download, for the second exchange of a round."""
+        return replace(self, down=down, _steps=[])
+
     def fixed_step(self, optimiser: AffineOptimiser, stats: Stats, like: Tensor) -> AffineStep:
         """Return the local step of these statistics; that of the broadcast ones is computed once a round."""
         if stats is not self.down.stats or (self._steps and self._steps[0][0] is not optimiser):
@@ -69,6 +73,30 @@ class Gathered:
     upload_bytes: int
     training_seconds: float = 0.0  # of the round's time, until the last upload was there
     drift: Mapping[str, float] | None = None  # how far clients went apart, where that is measured
+
+    def with_part(self, other: "Gathered") -> "Gathered":
+        """Return the same with what other clients of the round gave and cost; the means are not combined."""
+        clients = sorted([*self.clients, *other.clients])
+        share = len(other.clients) / len(clients)
+        both = self.after(other)
+        return replace(
+            both,
+            loss=(1 - share) * self.loss + share * other.loss,
+            clients=clients,
+            local_steps=self.local_steps + other.local_steps,
+        )
+
+    def after(self, first: "Gathered") -> "Gathered":
+        """Return the same with what the first exchange of the round cost added."""
+        counted = self.operations is not None and first.operations is not None
+        return replace(
+            self,
+            gradients=self.gradients + first.gradients,
+            operations=self.operations + first.operations if counted else None,  # type: ignore[operator]
+            download_bytes=self.download_bytes + first.download_bytes,
+            upload_bytes=self.upload_bytes + first.upload_bytes,
+            training_seconds=self.training_seconds + first.training_seconds,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedgbo.core import Client, FederatedAlgorithm, State, Upload
 from fedgbo.core.errors import ConfigError, DataError, DivergenceError
-from fedgbo.core.objective import MaxEntropy, Term
+from fedgbo.core.objective import MaxEntropy, Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, stream
 from fedgbo.data.samples import Samples
@@ -240,13 +240,7 @@ class SimulatedClient(Client):
     """A client whose data are in this process."""
 
     def __init__(
-        self,
-        engine: PlainEngine,
-        model: FlatModel,
-        work: Round,
-        client: int,
-        steps: int,
-        pause: Pause | None = None,
+        self, engine: PlainEngine, model: FlatModel, work: Round, client: int, steps: int, pause: Pause | None = None
     ) -> None:
         data = engine.task.data
         self.id, self.samples, self.steps = client, data.size(client), steps
@@ -277,6 +271,12 @@ class SimulatedClient(Client):
         return self._rng
 
     def gradient(self, params: Tensor, *, again: bool = False) -> Tensor:
+        return ruled(self._gradient, self.terms)(params, again)
+
+    def full_gradient(self, params: Tensor) -> Tensor:
+        return ruled(self._full_gradient, self.terms)(params, False)
+
+    def _gradient(self, params: Tensor, again: bool) -> Tensor:
         batch = self._same_batch() if again else self.next_batch()
         self.model.load(params)
         loss = self.backward(batch)
@@ -284,7 +284,7 @@ class SimulatedClient(Client):
             self.losses.append(loss)
         return self.pulled(params, self.model.flat_gradient())
 
-    def full_gradient(self, params: Tensor) -> Tensor:
+    def _full_gradient(self, params: Tensor, again: bool) -> Tensor:
         total = torch.zeros_like(params)
         for rows in self._all_rows():
             self.model.load(params)
@@ -304,6 +304,7 @@ class SimulatedClient(Client):
         descent = self._engine.descent
         if descent is None or not isinstance(optimiser, AffineOptimiser):
             return super().descend(params, optimiser, stats)
+        stats = optimiser.anchor(stats, params)
         return descent.descend(self, params, self._work.fixed_step(optimiser, stats, self.model.params))
 
     def backward(self, batch: Batch) -> Tensor:

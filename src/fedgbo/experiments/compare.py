@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedgbo.algorithms import PAPER
 from fedgbo.core import ConfigError, whole
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.presets import takes_optimiser
@@ -14,7 +15,7 @@ from fedgbo.experiments.shelf import claim_folder, group_key
 from fedgbo.reports.sections import distinct, settings_of, slug
 from fedgbo.runs.config import RunConfig
 
-EVERYTHING = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "mimexlite", "fedgbo")
+EVERYTHING = PAPER  # until all algorithms have tuned digits presets
 SHARED = ("task", "algorithm", "seed")  # settings that one algorithm of a comparison cannot have for itself
 SETTING = re.compile(r"[A-Za-z_][\w.]*\s*=")  # how key=value begins
 

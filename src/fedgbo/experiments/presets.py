@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedgbo.core import ConfigError, Optimiser, unknown
-from fedgbo.runs.describe import find, parameters
+from fedgbo.runs.describe import find, name_of, parameters
 
 COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]
 PRESETS = ("digits", "paper")  # paper.csv is an exact copy of the authors' table
@@ -104,9 +104,10 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
         return table | dict(settings)
     client, server = next(iter(slots)), list(slots)[-1]  # the same slot, unless the server has its own optimiser
     for slot, kind in slots.items():
-        table[slot] = {"name": optimiser or "sgdm" if kind is Optimiser else "sgd"}
-    if optimiser not in (None, "sgd") and Optimiser not in slots.values():
-        raise ConfigError(f"{algorithm} trains with plain SGD, not {optimiser}; leave the optimiser out")
+        table[slot] = {"name": optimiser or "sgdm" if kind is Optimiser else name_of(kind)}
+    if optimiser not in (None, table[server]["name"]):
+        told = " and ".join(dict.fromkeys(kind.__name__ for kind in slots.values())).replace("SGD", "plain SGD", 1)
+        raise ConfigError(f"{algorithm} trains with {told}, not {optimiser}; leave the optimiser out")
     inside = {key: settings[key] for key in ("optimiser", *slots) if isinstance(settings.get(key), Mapping)}
     tables = {key if key in slots else server: value for key, value in inside.items()}
     for slot, own in tables.items():
@@ -121,7 +122,7 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
         elif key in parameters(find("optimiser", table[server]["name"])):
             table[server][key] = value
         elif key in parameters(made) and key not in slots:
-            table[key] = value
+            table[key] = int(value) if get_type_hints(made).get(key) is int else value
         else:
             told = f"it takes {', '.join(accepted_settings(algorithm, table[server]['name']))}"
             raise ConfigError(f"{algorithm} with {table[server]['name']} takes no {key}; {told}")
@@ -132,7 +133,7 @@ def accepted_settings(algorithm: str, optimiser: str | None) -> list[str]:
     """Return the names of the flat settings that an algorithm with this optimiser takes."""
     made = find("algorithm", algorithm)
     slots = optimiser_slots(made)
-    names = [optimiser or "sgdm" if kind is Optimiser else "sgd" for kind in slots.values()]
+    names = [optimiser or "sgdm" if kind is Optimiser else name_of(kind) for kind in slots.values()]
     accepted = [key for name in names for key in parameters(find("optimiser", name))]
     accepted += [key for key in parameters(made) if key not in (*slots, "objective", "inverse")]
     accepted += ["server_lr"] if len(slots) > 1 else []
@@ -144,6 +145,16 @@ def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
     hints = get_type_hints(made)
     kinds = {key: hints.get(key) for key in parameters(made)}
     return {key: kind for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Optimiser)}
+
+
+def own_optimiser(algorithm: str) -> str | None:
+    """Return the optimiser that the algorithm is made for, its server's if it has two; None if it takes any or none.
+
+    >>> own_optimiser("fedavg"), own_optimiser("fedadam"), own_optimiser("fedgbo")
+    ('sgd', 'adam', None)
+    """
+    kinds = list(optimiser_slots(find("algorithm", algorithm)).values())
+    return None if not kinds or kinds[-1] is Optimiser else name_of(kinds[-1])
 
 
 def takes_optimiser(algorithm: str) -> bool:

@@ -28,7 +28,9 @@ from fedgbo.runs.describe import find, parameters
 Setting = float | Table | None  # a number or, as a table, a schedule over rounds
 PYTHON = {"True": True, "False": False, "None": None}
 GLOBAL = ("fedgbo", "mfl", "mimelite", "mimexlite")  # they share an optimiser's statistics
-SETTINGS = ("lr", "server_lr", "beta", "beta1", "beta2", "eps", "mu")
+SETTINGS = (
+    "lr", "server_lr", "beta", "beta1", "beta2", "eps", "weight_decay", "mu", "alpha", "rho", "q", "lam", "tau",
+)  # fmt: skip
 
 
 class Request(BaseModel):
@@ -50,7 +52,13 @@ class Request(BaseModel):
     beta1: Setting = None
     beta2: Setting = None
     eps: Setting = None
+    weight_decay: Setting = None
     mu: Setting = None
+    alpha: Setting = None
+    rho: Setting = None
+    q: Setting = None
+    lam: Setting = None
+    tau: int | None = None
     rounds: int = Field(default=100, ge=1)
     local_steps: int | list[int] | Table = 10
     seed: int = Field(default=0, ge=0)

@@ -158,6 +158,7 @@ def outliers(updates: Mapping[int, Update], factor: float) -> dict[int, str]:
     The norms need at least three updates: of two, neither can be called the outlier.
     """
     names = {client: tuple(update.up.tensors()) for client, update in updates.items()}
+    lengths = {client: tuple(len(x) for x in update.up.tensors().values()) for client, update in updates.items()}
     counts = Counter(names.values())
     usual = max(counts, key=lambda one: (counts[one], one), default=())
     found = {
@@ -165,6 +166,10 @@ def outliers(updates: Mapping[int, Update], factor: float) -> dict[int, str]:
         for client, own in names.items()
         if own != usual
     }
+    usual_lengths = Counter(lengths[client] for client, own in names.items() if own == usual).most_common(1)
+    for client in updates.keys() - found.keys():
+        if lengths[client] != usual_lengths[0][0]:
+            found[client] = f"its vectors have the lengths {lengths[client]}, most others {usual_lengths[0][0]}"
     vectors = {client: update.up.tensors() for client, update in updates.items() if client not in found}
     for name in usual if factor > 0 and len(vectors) >= 3 else ():
         norms = {c: float(torch.linalg.vector_norm(own[name], dtype=torch.float64)) for c, own in vectors.items()}
@@ -189,7 +194,10 @@ def to_record(state: State) -> ArrayRecord:
 
 
 def from_record(record: ArrayRecord, names: Iterable[str], like: State) -> State:
-    """Return the state in a record; raise DataError unless it has exactly these names, with vectors as in `like`."""
+    """Return the state in a record; raise DataError unless it has exactly these names, with vectors as in `like`.
+
+    A statistic may also be one number, of shape (1,).
+    """
     wanted = list(names)
     missing, extra = sorted(set(wanted) - set(record)), sorted(set(record) - set(wanted))
     if missing or extra:
@@ -207,10 +215,11 @@ def _from_array(name: str, array: Array, like: Tensor) -> Tensor:
         raise DataError(f"{name} is encoded as {_short(array.stype)}, not as {STYPE}")
     if array.dtype != kind:
         raise DataError(f"{name} has type {_short(array.dtype)}, not {kind}")
-    if tuple(array.shape) != tuple(like.shape):
-        raise DataError(f"{name} has shape {_short(str(tuple(array.shape)))}, not {tuple(like.shape)}")
-    start = _header_length(name, array.data, np.dtype(kind), tuple(like.shape))
-    found, expected = len(array.data) - start, like.numel() * like.element_size()
+    shape, allowed = tuple(array.shape), [tuple(like.shape), *([(1,)] if name.startswith("stats.") else [])]
+    if shape not in allowed:
+        raise DataError(f"{name} has shape {_short(str(shape))}, not {' or '.join(map(str, allowed))}")
+    start = _header_length(name, array.data, np.dtype(kind), shape)
+    found, expected = len(array.data) - start, shape[0] * like.element_size()
     if found != expected:
         raise DataError(f"{name} has {found} bytes, not the {expected} of its shape")
     with warnings.catch_warnings():

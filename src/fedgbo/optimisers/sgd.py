@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from fedgbo.core import AffineOptimiser, Number, Stats, positive
 
 
@@ -21,3 +23,13 @@ class SGD(AffineOptimiser):
 
     def affine(self, stats: Stats) -> tuple[float, float]:
         return 0.0, self.lr
+
+
+@dataclass(frozen=True)
+class ShiftedSGD(AffineOptimiser):
+    """y <- y - η (g + c), with a given c: the local step of algorithms that correct gradients, such as SCAFFOLD."""
+
+    lr: Number
+
+    def affine(self, stats: Stats) -> tuple[Tensor, float]:
+        return self.lr * stats["c"], self.lr

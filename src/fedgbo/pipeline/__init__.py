@@ -53,6 +53,15 @@ class Pipeline:
             )
         return cohort
 
+    def groups(self, clients: int, seed: int, t: int) -> dict[int, list[int]]:
+        """Return round t's clients by how many rounds ago they downloaded: all of them by 0, but for asynchronous
+        samplers.
+        """
+        cohort, groups = self.cohort(clients, seed, t), dict[int, list[int]]()
+        for client, staleness in zip(cohort, self.sampler.staleness(clients, t) or [0] * len(cohort), strict=True):
+            groups.setdefault(int(staleness), []).append(client)
+        return dict(sorted(groups.items()))
+
     def encode(self, upload: Upload, seed: int, t: int) -> Upload:
         """Return what the client sends."""
         for number, transform in enumerate(self.transforms):

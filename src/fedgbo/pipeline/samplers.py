@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedgbo.core import ConfigError, Sampler, positive, whole
+from fedgbo.pipeline.clock import Asynchronous, Deadline
 
 
 @dataclass(frozen=True)
@@ -42,4 +43,9 @@ class Poisson(Sampler):
         return cohort
 
 
-SAMPLERS: dict[str, type[Sampler]] = {"fixedsize": FixedSize, "poisson": Poisson}
+SAMPLERS: dict[str, type[Sampler]] = {
+    "asynchronous": Asynchronous,
+    "deadline": Deadline,
+    "fixedsize": FixedSize,
+    "poisson": Poisson,
+}

@@ -36,7 +36,13 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
     "aggregator": AGGREGATORS,
 }
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "none"}
-_KIND_OF_SLOT = {"optimiser": "optimiser", "client": "optimiser", "server": "optimiser", "objective": "objective"}
+_KIND_OF_SLOT = {
+    "base": "algorithm",
+    "client": "optimiser",
+    "objective": "objective",
+    "optimiser": "optimiser",
+    "server": "optimiser",
+}
 
 
 Own = Mapping[str, Any]  # classes of the user's by their names

@@ -69,7 +69,7 @@ def test_table_1_as_the_algorithms_are():
     assert [cells[f"FedGBO {what}"] for what in ("Download", "Upload", "Memory")] == ["x, s", "x", "O(|x| + |s|)"]
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("name", ["sgd", "sgdm", "nesterov", "rmsprop", "adagrad", "adam"])
 def test_docstrings_say_what_the_code_does(name):
     optimiser, text = example_optimiser(name), steps(OPTIMISERS[name])
     torch.manual_seed(0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fedgbo.algorithms import ALGORITHMS
+from fedgbo.algorithms import ALGORITHMS, PAPER
 from fedgbo.core import FederatedAlgorithm, Optimiser
 from fedgbo.costs.closed import Workload, client_cost, exchange
 from fedgbo.costs.operations import FIXED, MOVING
@@ -85,7 +85,7 @@ def example_optimiser(name: str) -> Optimiser:
 
 
 def example(algorithm: str, optimiser: str) -> FederatedAlgorithm:
-    """Build an algorithm with arbitrary numbers. Algorithms that train with plain SGD accept only "sgd".
+    """Build an algorithm with arbitrary numbers. Algorithms that take one optimiser accept only that.
 
     >>> example("fedprox", "sgd")
     FedProx(objective=(), optimiser=SGD(lr=0.5), mu=0.5)
@@ -102,7 +102,7 @@ def example(algorithm: str, optimiser: str) -> FederatedAlgorithm:
 def table1() -> Table:
     """Per-client download, upload and memory of every algorithm, in units of the model x and the statistics s."""
     printed = {row["Algorithm"]: row for row in printed_rows("table1")}
-    names = {made.__name__: name for name, made in ALGORITHMS.items()}
+    names = {ALGORITHMS[name].__name__: name for name in (*PAPER, "scaffold")}
     columns, lines = ("Algorithm", "Approach", "Download", "Upload", "Memory"), []
     for title in dict.fromkeys([*printed, *names]):
         name, row = names[title], printed.get(title, {})

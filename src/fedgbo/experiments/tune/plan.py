@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedgbo.core import ConfigError, Optimiser, permutation, whole
+from fedgbo.core import ConfigError, permutation, whole
 from fedgbo.experiments import shelf
-from fedgbo.experiments.presets import algorithm_table, known_name, optimiser_slots
+from fedgbo.experiments.presets import algorithm_table, known_name, optimiser_slots, own_optimiser
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find, parameters
 from fedgbo.runs.record import Record
@@ -24,6 +24,12 @@ RATES = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001, 0.00001)
 DECAYS = (0.3, 0.6, 0.9, 0.99, 0.999, 0.9999)
 PULLS = (1.0, 0.1, 0.01, 0.001)  # FedProx's mu
 ENTROPIES = (10.0, 1.0, 0.1, 0.01)  # FedMAX's beta
+OTHERS = {  # settings of the algorithms that the paper does not have, around their papers' values
+    "alpha": (1.0, 0.3, 0.1, 0.03, 0.01),
+    "rho": (1.0, 0.1, 0.01, 0.001),
+    "q": (10.0, 1.0, 0.1, 0.01),
+    "lam": (10.0, 1.0, 0.1, 0.01),
+}
 FIRST_SEED = 100  # tuning never uses the seeds 0, 1, ... of comparisons
 STARTUP = 10  # evenly spread settings before TPE learns from them
 TRIALS = 30  # of TPE without a budget
@@ -189,13 +195,13 @@ def axes_of(algorithm: str, optimiser: str | None, given: Sequence[str]) -> tupl
     slots = optimiser_slots(made)
     inner: dict[str, bool] = {}
     if slots:  # the settings of the last optimiser are searched, which is the server's if it has one
-        used = (optimiser or "sgdm") if list(slots.values())[-1] is Optimiser else "sgd"
-        inner = parameters(find("optimiser", used))
+        inner = parameters(find("optimiser", own_optimiser(algorithm) or optimiser or "sgdm"))
     values: dict[str, tuple[float, ...]] = {"lr": RATES} if slots else {}
     if len(slots) > 1:
         values["server_lr"] = RATES
     values |= {key: DECAYS if _is_decay(key) else () for key, needed in inner.items() if needed and key != "lr"}
-    own = {"lr": RATES, "mu": PULLS, "beta": ENTROPIES}
+    own = {"lr": RATES, "mu": PULLS, "beta": ENTROPIES, **OTHERS}
+    own |= {"beta": DECAYS} if algorithm == "ghbm" else {}
     values |= {key: own.get(key, ()) for key, needed in parameters(made).items() if needed and key not in slots}
     axes = {key: Axis(name=key, values=grid, decay=grid is DECAYS) for key, grid in values.items()}
     fixed: dict[str, float] = {}

@@ -1,0 +1,39 @@
+"""AMSGrad (Reddi, Kale and Kumar, On the Convergence of Adam and Beyond, 2018)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgbo.core import Stats, positive
+from fedgbo.optimisers.adam import AdamLike
+
+
+@dataclass(frozen=True)
+class AMSGrad(AdamLike):
+    """Adam that divides by the largest second moment so far: m from 0, v and w from `initial`.
+
+    U: η (β₁ m + (1 - β₁) g) / (√w + ε)
+    T: m <- β₁ m + (1 - β₁) g, v <- β₂ v + (1 - β₂) g², w <- max(w, v)
+    I: ((x_t - x_{t+1}) (√w + ε) / (η K) - β₁ m) / (1 - β₁)
+
+    v and w start at 1 like Adam's v. As w never falls, it only departs from 1 where squared gradients are above 1: give
+    a smaller `initial` where they are not. The paper and torch start at 0; torch also corrects the bias of both.
+    """
+
+    initial: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("initial", self.initial)
+
+    def init(self, params: Tensor) -> Stats:
+        v = torch.full_like(params, self.initial)
+        return {"m": torch.zeros_like(params), "v": v, "w": v.clone()}
+
+    def denominator(self, stats: Stats) -> Tensor:
+        return stats["w"].sqrt() + self.eps
+
+    def track(self, stats: Stats, grad: Tensor) -> Stats:
+        v = self.beta2 * stats["v"] + (1 - self.beta2) * grad**2
+        return {"m": self.momentum(stats, grad), "v": v, "w": torch.maximum(stats["w"], v)}

@@ -1,0 +1,218 @@
+"""Asynchronous runs on a virtual clock: against a reference, with exact inverses, resumed bit for bit."""
+
+import heapq
+from zlib import crc32
+
+import numpy as np
+import pytest
+import torch
+
+import fedgbo
+from tests.algorithms import family
+from tests.algorithms.family import K, N, grad, sgd, task
+from tests.conftest import make_task
+from tests.examples import AFFINE, OPTIMISERS
+from tests.runs.test_memory import Killed, kill_at
+
+SECONDS = [1.0, 3.5, 0.4, 2.2, 9.0, 1.3]
+ROUNDS = 12
+
+
+@pytest.fixture
+def clock(tmp_path):
+    """Three clients at a time, a step for every two uploads, with given speeds."""
+    file = tmp_path / "speeds.csv"
+    file.write_text("client,seconds\n" + "".join(f"{i},{s}\n" for i, s in enumerate(SECONDS)))
+    return fedgbo.Asynchronous(concurrency=3, buffer=2, max_staleness=3, trace=str(file), seed=5)
+
+
+def simulated(rounds, seed=5, concurrency=3, buffer=2, most=3):
+    """Who arrives in each step, and the step from which they started: an event loop of its own."""
+    draws, flying, steps, buffered = 0, [], [], {}
+
+    def begin(now):
+        nonlocal draws
+        free = [i for i in range(N) if i not in buffered and all(i != other for _, other, _ in flying)]
+        rng = np.random.default_rng([seed, crc32(b"arrivals"), draws])
+        draws += 1
+        client = free[rng.integers(len(free))]
+        heapq.heappush(flying, (now + SECONDS[client], client, len(steps)))
+
+    for _ in range(concurrency):
+        begin(0.0)
+    while len(steps) < rounds:
+        now, client, version = heapq.heappop(flying)
+        if len(steps) - version <= most:
+            buffered[client] = version
+        begin(now)
+        if len(buffered) == buffer:
+            steps.append(dict(sorted(buffered.items())))
+            buffered = {}
+    return steps
+
+
+def test_the_clock(clock):
+    for t, arrived in enumerate(simulated(ROUNDS)):
+        found = clock.arrivals(N, t)
+        assert found.clients == list(arrived)
+        assert found.staleness == [t - version for version in arrived.values()]
+    assert max(max(clock.arrivals(N, t).staleness) for t in range(ROUNDS)) >= 2
+    times = [clock.arrivals(N, t).seconds for t in range(ROUNDS)]
+    assert times == sorted(times)
+    assert clock.arrivals(N, 3) == fedgbo.Asynchronous(3, 2, 3, trace=clock.trace, seed=5).arrivals(N, 3)
+
+
+def start():
+    return fedgbo.run(task(), fedgbo.FedAvg(family_sgd()), rounds=1, callbacks=[lambda p: True]).params.numpy()
+
+
+def family_sgd():
+    return fedgbo.SGD(family.LR)
+
+
+def test_fedbuff(clock):
+    xs = [start()]
+    for t, arrived in enumerate(simulated(ROUNDS)):
+        deltas = [(1 + t - v) ** -0.5 * (xs[v] - sgd(xs[v], i)) for i, v in arrived.items()]
+        xs.append(xs[-1] - 0.7 * sum(deltas) / len(deltas))
+    algorithm = fedgbo.FedBuff(fedgbo.FedAvg(family_sgd()), server_lr=0.7, max_staleness=3)
+    found = fedgbo.run(task(), algorithm, rounds=ROUNDS, local_steps=K, sampler=clock).params.numpy()
+    np.testing.assert_allclose(found, xs[-1], rtol=0, atol=1e-9)
+
+
+def test_fedgbo_with_momentum(clock):
+    """The gradients of all local steps of the buffer, each client's found with the momentum of its own version."""
+    lr, beta, history = 0.2, 0.8, [(start(), np.zeros(15))]
+    for t, arrived in enumerate(simulated(ROUNDS)):
+        moved, total, steps = 0, 0, 0
+        for i, v in arrived.items():
+            x, m = history[v]
+            y, weight = x, (1 + t - v) ** -0.5
+            for _ in range(K[i]):
+                g = grad(y, i)
+                y, total = y - lr * (beta * m + (1 - beta) * g), total + weight * g
+            moved, steps = moved + weight * (x - y), steps + weight * K[i]
+        x, m = history[-1]
+        history.append((x - moved / len(arrived), beta * m + (1 - beta) * total / steps))
+    algorithm = fedgbo.FedBuff(fedgbo.FedGBO(fedgbo.SGDm(lr, beta)), max_staleness=3)
+    result = fedgbo.run(task(), algorithm, rounds=ROUNDS, local_steps=K, sampler=clock)
+    np.testing.assert_allclose(result.params.numpy(), history[-1][0], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(result.state.stats["m"].numpy(), history[-1][1], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_inverting_version_by_version_is_sending_gradients(name, clock):
+    results = [
+        fedgbo.run(
+            task(),
+            fedgbo.FedBuff(fedgbo.FedGBO(OPTIMISERS[name], inverse=inverse), max_staleness=3),
+            rounds=ROUNDS,
+            local_steps=K,
+            sampler=clock,
+        )
+        for inverse in (None, False)
+    ]
+    for key, vector in results[0].state.tensors().items():
+        torch.testing.assert_close(results[1].state.tensors()[key], vector, rtol=1e-7, atol=1e-9)
+
+
+BASES = {
+    "fedavg": fedgbo.FedAvg(fedgbo.SGD(0.2)),
+    "fedgbo": fedgbo.FedGBO(fedgbo.Adam(0.1, 0.9)),
+    "scaffold": fedgbo.SCAFFOLD(fedgbo.SGD(0.2)),
+    "fedadam": fedgbo.FedAdam(fedgbo.SGD(0.2), fedgbo.Adam(0.1, 0.9)),
+}
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_with_a_synchronous_sampler_it_is_the_base(name):
+    small = make_task(clients=6, batch_size=4, clients_per_round=3, dtype=torch.float64)
+    one, other = (fedgbo.run(small, a, rounds=4) for a in (BASES[name], fedgbo.FedBuff(BASES[name])))
+    torch.testing.assert_close(one.params, other.params, rtol=1e-10, atol=1e-12)
+    assert one.history[-1].upload_bytes == other.history[-1].upload_bytes
+    assert one.history[-1].download_bytes == other.history[-1].download_bytes
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_killed_run_is_resumed_bit_for_bit(name, tmp_path, clock):
+    algorithm = fedgbo.FedBuff(BASES[name], max_staleness=3)
+    more = {"rounds": 9, "eval_every": 2, "sampler": clock}
+    small = make_task(clients=6, batch_size=4)
+    whole = fedgbo.run(small, algorithm, workers=1, **more)
+    with pytest.raises(Killed):
+        fedgbo.run(small, algorithm, out=tmp_path / "cut", callbacks=[kill_at(5)], **more)
+    again = {**more, "sampler": fedgbo.Asynchronous(3, 2, 3, trace=clock.trace, seed=5)}
+    resumed = fedgbo.run(small, algorithm, out=tmp_path / "cut", resume=True, workers=2, **again)
+    assert all(torch.equal(resumed.state.tensors()[key], x) for key, x in whole.state.tensors().items())
+
+
+def test_deadlines(clock):
+    slowest_first = sorted(range(N), key=lambda i: -SECONDS[i])
+    sampler = fedgbo.Deadline(clients_per_round=2, over_select=4, trace=clock.trace)
+    rng = np.random.default_rng(0)
+    assert sampler.sample(N, 0, rng) == sorted(slowest_first[-2:])
+    late = fedgbo.Deadline(clients_per_round=6, seconds=2.0, trace=clock.trace)
+    assert late.sample(N, 0, rng) == [0, 2, 5]
+    nobody = fedgbo.Deadline(clients_per_round=2, seconds=0.1, trace=clock.trace)
+    small = make_task(clients=6)
+    result = fedgbo.run(small, fedgbo.FedAvg(fedgbo.SGD(0.1)), rounds=2, sampler=nobody)
+    assert result.history[-1].upload_bytes == 0
+
+
+def test_partial_clients(clock):
+    """With 2 seconds of the 1, 3.5, 0.4, 2.2, 9 and 1.3 that they need, clients take a part of ten local steps."""
+    sampler = fedgbo.Deadline(clients_per_round=6, seconds=2.0, partial=True, trace=clock.trace)
+    steps = [10, 5, 10, 9, 2, 10]
+    assert sampler.steps(range(N), [10] * N) == steps
+    assert sampler.steps([4], [1]) == [1]
+    small = make_task(clients=6, batch_size=4)
+    algorithm = fedgbo.FedGBO(fedgbo.SGDm(0.1, 0.9))
+    late = fedgbo.run(small, algorithm, rounds=3, local_steps=10, sampler=sampler)
+    assert torch.equal(late.params, fedgbo.run(small, algorithm, rounds=3, local_steps=steps).params)
+
+
+def test_speeds_without_a_trace_stay_the_same():
+    one, other = (fedgbo.Asynchronous(3, 2, seed=seed).arrivals(50, 20).seconds for seed in (1, 1))
+    assert one == other
+    assert one != fedgbo.Asynchronous(3, 2, seed=2).arrivals(50, 20).seconds
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: fedgbo.FedBuff("fedavg"), "FedBuff: base must be an algorithm, not 'fedavg'"),
+        (lambda: fedgbo.FedBuff(fedgbo.Mime(fedgbo.SGD(0.1))), "base must be an algorithm with one exchange a round"),
+        (lambda: fedgbo.FedBuff(BASES["fedavg"], server_lr=0), "server_lr must be a finite number above 0"),
+        (lambda: fedgbo.FedBuff(BASES["fedavg"], exponent=-1), "exponent must be a finite number from 0 on"),
+        (
+            lambda: fedgbo.FedBuff(BASES["fedavg"], max_staleness=-1),
+            "max_staleness must be a whole number",
+        ),
+        (lambda: fedgbo.Asynchronous(0, 2), "concurrency must be a whole number of at least 1"),
+        (lambda: fedgbo.Asynchronous(2, 0), "buffer must be a whole number of at least 1"),
+        (
+            lambda: fedgbo.Asynchronous(4, 4).arrivals(6, 0),
+            "concurrency and buffer are 8 in all, but",
+        ),
+        (lambda: fedgbo.Deadline(2, over_select=-1), "over_select must be a whole number of at least 0"),
+        (lambda: fedgbo.Deadline(2, seconds=0), "seconds must be a finite number above 0"),
+        (lambda: fedgbo.Deadline(4, 4).sample(6, 0, None), "clients_per_round and over_select are 8 in all, but there"),
+        (
+            lambda: fedgbo.Deadline(2, trace="none.csv").sample(6, 0, np.random.default_rng(0)),
+            "must be a CSV file with the columns",
+        ),
+    ],
+)
+def test_bad_settings(make, message):
+    with pytest.raises(fedgbo.ConfigError, match=message):
+        make()
+
+
+def test_bad_traces_and_bad_pairs(tmp_path, clock):
+    (tmp_path / "short.csv").write_text("client,seconds\n0,1.0\n")
+    with pytest.raises(fedgbo.ConfigError, match="has no number of seconds above 0 for client 1"):
+        fedgbo.Asynchronous(3, 2, trace=str(tmp_path / "short.csv")).arrivals(N, 0)
+    with pytest.raises(fedgbo.ConfigError, match=r"FedAvg keeps no earlier server states.*wrap it: FedBuff\(FedAvg"):
+        fedgbo.run(make_task(clients=6), BASES["fedavg"], rounds=9, sampler=clock)
+    with pytest.raises(fedgbo.ConfigError, match=r"a client is 2 steps late; give FedBuff\(max_staleness=2\) or more"):
+        fedgbo.run(make_task(clients=6), fedgbo.FedBuff(BASES["fedavg"], max_staleness=1), rounds=12, sampler=clock)
