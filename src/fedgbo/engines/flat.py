@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from fedgbo.core import AffineStep, ConfigError, DataError, Term
 from fedgbo.engines.layers import accelerate
-from fedgbo.engines.layers.stack import StackRunner, runner_for
+from fedgbo.engines.layers.network import Network, network_for
 from fedgbo.native import step_in_place
 from fedgbo.tasks.task import Task
 
@@ -28,7 +28,7 @@ class FlatModel:
         _check_parameters(module, parameters)
         self.params = torch.cat([p.detach().reshape(-1) for p in parameters])
         self._parameters = parameters
-        self._runner: StackRunner | None = None
+        self.network: Network | None = None  # in C code
         self._point()
         self._grad: Tensor | None = None  # as one vector, where the C code computed it
         self._hidden: Tensor | None = None
@@ -46,9 +46,9 @@ class FlatModel:
         self._grad = None
         for p in self._parameters:
             p.grad = None
-        if self._runner is not None and self._runner.takes(*batch):
+        if self.network is not None and self.network.takes(*batch):
             self._grad = torch.empty_like(self.params)
-            return self._runner.gradient(self.params, *batch, self._grad)
+            return self.network.gradient(self.params, *batch, self._grad)
         loss = self.loss(self.module(batch[0]), batch[1])
         for term in terms:
             if term.needs_hidden and self._hidden is not None:
@@ -59,8 +59,8 @@ class FlatModel:
 
     def step(self, batch: tuple[Tensor, Tensor], terms: Sequence[Term], step: AffineStep) -> Tensor:
         """Take a step in place with the gradient of the batch; return the loss before it."""
-        if self._runner is not None and self._runner.takes(*batch):
-            return self._runner.step(self.params, *batch, step)
+        if self.network is not None and self.network.takes(*batch):
+            return self.network.step(self.params, *batch, step)
         loss = self.backward(batch, terms)
         self.take(step)
         return loss
@@ -117,13 +117,13 @@ class FlatModel:
         """
         if any(term.needs_hidden for term in terms):
             _last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
-        elif self._fast and self.loss is functional.cross_entropy:
-            self._runner = runner_for(self.original, inputs)
+        elif self._fast:
+            self.network = network_for(self.original, inputs, self.loss)
 
     @property
     def kind(self) -> str:
         """Say how gradients are computed."""
-        if self._runner is not None:
+        if self.network is not None:
             return "the whole network in one call of C code"
         if self.module is not self.original:
             return "torch's autograd with faster layers in the place of known ones"

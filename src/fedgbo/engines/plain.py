@@ -251,11 +251,20 @@ class SimulatedClient(Client):
         self._rows, self._last = rows[-(len(rows) // count) :], None  # of the last minibatch
         return rows
 
+    def before_pause(self, count: int) -> int:
+        """Return how many of the next `count` minibatches can be taken at once."""
+        until = 0 if self._pause is None else self._pause.minibatches - len(self.losses)
+        return min(count, until) if until > 0 else count
+
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """Return the next minibatch."""
-        batch = self._batch(self.next_rows())
-        self._last = batch, self._drawn()
-        return batch
+        return self.next_batches(1)[0]
+
+    def next_batches(self, count: int) -> list[tuple[Tensor, Tensor]]:
+        """Return the next `count` minibatches."""
+        batches = [self._batch(rows) for rows in np.split(self.next_rows(count), count)]
+        self._last = batches[-1], self._drawn()
+        return batches
 
     def pulled(self, params: Tensor, grad: Tensor) -> Tensor:
         """Return the gradient of the loss at `params` with those of the terms on the parameters."""
