@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -41,11 +42,11 @@ class OneCall:
         y = torch.empty_like(client.model.params).copy_(params)
         mu = float(sum(term.mu for term in client.terms if isinstance(term, Proximal)))
         pull = mu, client.start.to(y.dtype).contiguous()
-        left = client.steps
+        network, left = cast(Network, client.model.network), client.steps
         while left > 0:
             count = min(client.before_pause(left), self._most)
             batches = self._next(client, count)
-            client.losses.extend(client.model.network.descend(y, batches, count, step, pull))
+            client.losses.extend(network.descend(y, batches, count, step, pull))
             left -= count
         return y
 

@@ -37,7 +37,7 @@ def levels(machine: str = platform.machine()) -> dict[str, tuple[str, ...]]:
 
 
 def build(folder: Path = BUILT) -> list[Path]:
-    """Build one library for each level into `folder`; return them. A level that the compiler does not know is left out."""
+    """Build a library for each level that the compiler knows into `folder`; return them."""
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise BuildError("there is no C compiler")

@@ -218,7 +218,7 @@ def _convolution(leaf: nn.Conv2d) -> Layer | None:
 def _pooling(leaf: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d, shape: tuple[int, ...]) -> Layer | None:
     channels, *sizes = shape
     if isinstance(leaf, nn.AdaptiveAvgPool2d):
-        wanted = _pair(leaf.output_size)
+        wanted = _pair(leaf.output_size)  # type: ignore[arg-type]
         if None in wanted or any(size % out for size, out in zip(sizes, wanted, strict=True)):
             return None
         kernel = sizes[0] // wanted[0], sizes[1] // wanted[1]
