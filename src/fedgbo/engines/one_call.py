@@ -40,8 +40,10 @@ class OneCall:
 
     def descend(self, client: SimulatedClient, params: Tensor, step: AffineStep) -> Tensor:
         y = torch.empty_like(client.model.params).copy_(params)
-        mu = float(sum(term.mu for term in client.terms if isinstance(term, Proximal)))
-        pull = mu, client.start.to(y.dtype).contiguous()
+        pull = 0.0, params
+        if client.terms:
+            mu = float(sum(term.mu for term in client.terms if isinstance(term, Proximal)))
+            pull = mu, client.start.to(y.dtype).contiguous()
         network, left = cast(Network, client.model.network), client.steps
         while left > 0:
             count = min(client.before_pause(left), self._most)

@@ -1,5 +1,6 @@
 """The plain engine: one client after the other, in ascending order. All other engines are checked against it."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -277,8 +278,8 @@ class SimulatedClient(Client):
         """Return the mean loss over the minibatches so far; raise if it is not finite."""
         if not self.losses:
             return 0.0
-        loss = sum(float(loss) for loss in self.losses) / len(self.losses)
-        if not np.isfinite(loss):
+        loss = sum(map(float, self.losses)) / len(self.losses)
+        if not math.isfinite(loss):
             raise DivergenceError(f"the training loss of client {self.id} is {loss} in round {self.round + 1}")
         return loss
 

@@ -20,6 +20,7 @@ ENGINES = {
     "plain": "the textbook loop: torch's own layers, one client after the other",
 }
 WORTH_THREADS = 1_000_000  # multiply-adds of a batch's forward pass, from which Python is the smaller part of a step
+WORTH_THREADS_IN_C = 200_000  # the same where there is no Python between the local steps of a client
 
 
 def engine_for(
@@ -95,4 +96,5 @@ def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
         macs = batch * forward_macs(plain.model.original, plain.sample[0])
     except Exception:  # whatever a user's module raises where it is watched; the run's record has a note then
         return False, "the size of the model could not be counted"
-    return macs >= WORTH_THREADS, f"a minibatch takes {macs:,} multiply-adds, threads pay from {WORTH_THREADS:,} on"
+    worth = WORTH_THREADS_IN_C if isinstance(plain.descent, OneCall) else WORTH_THREADS
+    return macs >= worth, f"a minibatch takes {macs:,} multiply-adds, threads pay from {worth:,} on"

@@ -116,7 +116,7 @@ class Network:
         `pull` is FedProx's: μ, and the parameters that it pulls to. Returns the loss before each step.
         """
         mu, start = pull
-        rest = None, start.data_ptr(), mu, *addresses(step)
+        rest = None, start.data_ptr() if mu else None, mu, *addresses(step)
         return self._run(params, batches, len(batches[2]) // count, rest)
 
     @property
@@ -128,16 +128,16 @@ class Network:
         self, params: Tensor, batches: tuple[Tensor, Tensor, Rows], size: int, rest: tuple[float | None, ...]
     ) -> list[float]:
         (inputs, targets, rows), (plan, room, _) = batches, self._room(size)
-        inputs, targets = inputs.contiguous(), targets.contiguous()
-        losses = np.empty(len(rows) // size)
+        inputs, targets, chosen = inputs.contiguous(), targets.contiguous(), torch.from_numpy(rows)
+        losses = (ctypes.c_double * (len(rows) // size))()
         code = self._function(
-            *(plan.data_ptr(), inputs.data_ptr(), targets.data_ptr(), rows.ctypes.data, len(losses)),
-            *(params.data_ptr(), *rest, room.data_ptr(), losses.ctypes.data),
+            *(plan.data_ptr(), inputs.data_ptr(), targets.data_ptr(), chosen.data_ptr(), len(losses)),
+            *(params.data_ptr(), *rest, room.data_ptr(), losses),
         )
         if code < 0:
             last = self.plan.outputs - 1
             raise DataError(f"a label is not one of the model's outputs; labels must be 0 ... {last}")
-        return losses.tolist()
+        return list(losses)
 
     def _room(self, batch: int) -> tuple[Tensor, Tensor, Rows]:
         if batch not in self._rooms:
