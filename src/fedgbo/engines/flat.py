@@ -5,13 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
 from fedgbo.data.tree import call
 from fedgbo.engines.buffers import Buffers
 from fedgbo.engines.layers import accelerate
-from fedgbo.engines.layers.stack import StackRunner, runner_for
+from fedgbo.engines.layers.network import Network, network_for
 from fedgbo.engines.module import last_linear
 from fedgbo.native import step_in_place
 from fedgbo.tasks.task import Batch, mean_of
@@ -37,7 +36,7 @@ class FlatModel:
         self.params = torch.cat([p.detach().reshape(-1).to(kind) for p in self._parameters])
         self.input_type = next(p.dtype for p in module.parameters() if p.is_floating_point())
         self._views = all(p.dtype == kind for p in self._parameters)
-        self._runner: StackRunner | None = None
+        self.network: Network | None = None  # in C code
         self._point()
         self._grad: Tensor | None = None  # as one vector, where the C code computed it
         self._hidden: Tensor | None = None
@@ -59,9 +58,9 @@ class FlatModel:
         self._grad = None
         for p in self._parameters:
             p.grad = None
-        if self._runner is not None and self._runner.takes(*batch):
+        if self.network is not None and self.network.takes(*batch):
             self._grad = torch.empty_like(self.params)
-            return self._runner.gradient(self.params, *batch, self._grad)
+            return self.network.gradient(self.params, *batch, self._grad)
         try:
             loss = self.loss_of(call(self.module, batch[0]), batch[1])
             for term in terms:
@@ -81,8 +80,8 @@ class FlatModel:
 
     def step(self, batch: Batch, terms: Sequence[Term], step: AffineStep) -> Tensor:
         """Take a step in place with the gradient of the batch; return the loss before it."""
-        if self._runner is not None and self._runner.takes(*batch):
-            return self._runner.step(self.params, *batch, step)
+        if self.network is not None and self.network.takes(*batch):
+            return self.network.step(self.params, *batch, step)
         loss = self.backward(batch, terms)
         self.take(step)
         return loss
@@ -124,13 +123,13 @@ class FlatModel:
         """
         if any(term.needs_hidden for term in terms):
             last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
-        elif self._fast and self.loss is functional.cross_entropy and isinstance(inputs, Tensor):
-            self._runner = runner_for(self.original, inputs)
+        elif self._fast and self._views and isinstance(inputs, Tensor):
+            self.network = network_for(self.original, inputs, self.loss)
 
     @property
     def kind(self) -> str:
         """Say how gradients are computed."""
-        if self._runner is not None:
+        if self.network is not None:
             return "the whole network in one call of C code"
         if self.module is not self.original:
             return "torch's autograd with faster layers in the place of known ones"

@@ -1,5 +1,6 @@
 """The plain engine: one client after the other, in ascending order. All other engines are checked against it."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -323,11 +324,20 @@ class SimulatedClient(Client):
         self._rows, self._last = rows[-(len(rows) // count) :], None  # of the last minibatch
         return rows
 
+    def before_pause(self, count: int) -> int:
+        """Return how many of the next `count` minibatches can be taken at once."""
+        until = 0 if self._pause is None else self._pause.minibatches - len(self.losses)
+        return min(count, until) if until > 0 else count
+
     def next_batch(self) -> Batch:
         """Return the next minibatch."""
-        batch = self._batch(self.next_rows())
-        self._last = batch, self._drawn()
-        return batch
+        return self.next_batches(1)[0]
+
+    def next_batches(self, count: int) -> list[Batch]:
+        """Return the next `count` minibatches."""
+        batches = [self._batch(rows) for rows in np.split(self.next_rows(count), count)]
+        self._last = batches[-1], self._drawn()
+        return batches
 
     def pulled(self, params: Tensor, grad: Tensor) -> Tensor:
         """Return the gradient of the loss at `params` with those of the terms on the parameters."""
@@ -340,8 +350,8 @@ class SimulatedClient(Client):
         """Return the mean loss over the minibatches so far; raise if it is not finite."""
         if not self.losses:
             return 0.0
-        loss = sum(float(loss) for loss in self.losses) / len(self.losses)
-        if not np.isfinite(loss):
+        loss = sum(map(float, self.losses)) / len(self.losses)
+        if not math.isfinite(loss):
             raise DivergenceError(f"the training loss of client {self.id} is {loss} in round {self.round + 1}")
         return loss
 
