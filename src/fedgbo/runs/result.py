@@ -7,7 +7,7 @@ from pathlib import Path
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from fedgbo.core import RunFolderError, State
+from fedgbo.core import ConfigError, RunFolderError, State
 from fedgbo.engines.engine import Origin
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import Record
@@ -22,6 +22,7 @@ class Result:
     state: State
     history: Sequence[Record]
     origin: Origin
+    best_state: State | None = None  # the model of the best evaluation, of a run with keep_best=True
 
     @property
     def params(self) -> Tensor:
@@ -34,18 +35,35 @@ class Result:
         return self.history[-1].accuracy
 
     @property
-    def loss(self) -> float:
-        """The last test loss."""
+    def loss(self) -> float | None:
+        """The last test loss; None if there is no test set."""
         return self.history[-1].loss
 
     @property
     def best(self) -> Record:
-        """The record with the best accuracy or, without a metric, with the lowest test loss; the first of equals."""
-        return max(self.history, key=lambda record: -record.loss if record.accuracy is None else record.accuracy)
+        """The record with the best accuracy or, without a metric, with the lowest loss; the first of equals.
 
-    def model(self) -> nn.Module:
-        """Return the trained model, as it was evaluated, in evaluation mode: a copy that is yours."""
-        return self.origin.finished(self.state.params, self.state.buffers)
+        Scores are those of the validation part where there is one, else those of the test set.
+        """
+        return max(self.history, key=lambda record: record.quality)
+
+    @property
+    def best_params(self) -> Tensor:
+        """The parameters of the round that `best` is the record of; they are kept by run(keep_best=True)."""
+        return self._kept_best().params
+
+    def model(self, *, best: bool = False) -> nn.Module:
+        """Return the trained model, as it was evaluated, in evaluation mode: a copy that is yours.
+
+        With `best`, it is the model of the best round, which run(keep_best=True) keeps.
+        """
+        state = self._kept_best() if best else self.state
+        return self.origin.finished(state.params, state.buffers)
+
+    def _kept_best(self) -> State:
+        if self.best_state is None:
+            raise ConfigError("the best round's parameters were not kept; run with keep_best=True")
+        return self.best_state
 
     def save(self, path: str | Path) -> None:
         """Write the trained model's state_dict to a safetensors file; `initial_params` of `run` reads it.

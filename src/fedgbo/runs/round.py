@@ -25,6 +25,7 @@ class Progress(NamedTuple):
     record: Record | None = None  # of this round, if it was evaluated
     seconds: Mapping[str, float] = MappingProxyType({})  # of this round: training, server, evaluation, saving
     engine: str = ""  # how clients take their local steps, and why
+    best: State | None = None  # the model of the best evaluation so far, where it is kept
 
 
 @dataclass(frozen=True, eq=False)
