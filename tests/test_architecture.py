@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "models": {"core"},
     "data": {"core"},
     "tasks": {"core", "data", "models"},
-    "costs": {"core", "algorithms", "optimisers"},
+    "costs": {"core", "algorithms", "optimisers", "data"},
     "engines": {"core", "native", "pipeline", "costs", "data", "models", "tasks"},
     "runs": {*PARTS, "engines"},
     "reports": {"core", "data", "tasks", "runs", "costs"},

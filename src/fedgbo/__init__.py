@@ -24,10 +24,13 @@ from fedgbo.core.optimiser import AffineOptimiser, Optimiser
 from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
+from fedgbo.engines.evaluate import Scores
+from fedgbo.models.norm import group_norm
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
 from fedgbo.pipeline.aggregators import ExactMean, Median
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
+from fedgbo.runs.evaluate import evaluate
 from fedgbo.runs.loop import run
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
@@ -44,6 +47,6 @@ __all__ = [
     "ConfigError", "Constant", "DataError", "DivergenceError", "ExactMean", "Exponential", "FedAvg", "FedGBO",
     "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
     "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
-    "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule",
-    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "partition", "run",
+    "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "Scores",
+    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "evaluate", "group_norm", "partition", "run",
 ]  # fmt: skip

@@ -63,7 +63,7 @@ def without_client_zero():
     engine = local_engine(task, GBO, seed=0)
     state = GBO.init(engine.origin.params)
     result = engine.train(work(GBO, state, [1, 2, 3, 4, 5]))
-    return fedgbo.Result(task, GBO.server_update(state, result.mean, result.steps), [])
+    return fedgbo.Result(task, GBO.server_update(state, result.mean, result.steps), [], engine.origin)
 
 
 def work(algorithm, down, clients):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgbo.core import DataError, Rows
 from fedgbo.data.store import Array
-from fedgbo.data.tree import count_of, digest_of, kind_of, map_tensors
+from fedgbo.data.tree import digest_of, kind_of, map_tensors, samples_in
 
 Transform = Callable[[Any, np.random.Generator], Any]  # of a training batch's inputs
 IGNORED = -100  # a target that cross-entropy, and so accuracy, leaves out
@@ -68,7 +68,7 @@ class TensorSamples(Samples):
     targets: Any
 
     def __len__(self) -> int:
-        return len(self.targets) if isinstance(self.targets, Tensor) else count_of((self.inputs, self.targets)) or 0
+        return len(self.targets) if isinstance(self.targets, Tensor) else samples_in(self.inputs, self.targets)
 
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Any, Any]:
         index = torch.from_numpy(rows)
@@ -118,7 +118,7 @@ class AugmentedSamples(Samples):
         if rng is None:
             return inputs, targets
         changed = self.transform(inputs, rng)
-        if count_of(changed) != count_of(inputs):
+        if samples_in(changed) != samples_in(inputs):
             raise DataError(
                 f"transform(inputs, rng) must return one row for each sample: it got {kind_of(inputs)} and returned "
                 f"{kind_of(changed)}"

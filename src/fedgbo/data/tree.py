@@ -1,4 +1,4 @@
-"""Batches of any form: a tensor, or tuples, lists and mappings of such."""
+"""Batches of any form: a tensor, or tuples, lists and mappings of such; and how a module is called with one."""
 
 import dataclasses
 import hashlib
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def map_tensors(change: Callable[[Tensor], Tensor], tree: Any) -> Any:
@@ -47,14 +47,6 @@ def joined(trees: Sequence[Any]) -> Any:
     raise TypeError(f"{type(first).__name__} cannot be concatenated")
 
 
-def count_of(tree: Any) -> int | None:
-    """Return the first dimension of a batch's first tensor: its number of samples; None: there is no tensor."""
-    for leaf in leaves(tree):
-        if isinstance(leaf, Tensor):
-            return len(leaf) if leaf.ndim else None
-    return None
-
-
 def kind_of(tree: Any) -> str:
     """Describe a batch: the types and shapes of its tensors."""
     if isinstance(tree, Tensor):
@@ -92,3 +84,22 @@ def leaves(tree: Any) -> Iterator[Any]:
             yield from leaves(part)
     else:
         yield tree
+
+
+def call(module: nn.Module, inputs: Any) -> Any:
+    """Call a module with one tensor, with a tuple's or list's parts, or with a mapping's entries by keyword."""
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+
+
+def samples_in(*trees: Any) -> int:
+    """Return the number of samples of a batch: the first dimension of its first tensor."""
+    for tree in trees:
+        if isinstance(tree, Tensor):
+            return len(tree) if tree.ndim else 0
+        parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, tuple | list) else ()
+        for part in parts:
+            if count := samples_in(part):
+                return count
+    return 0

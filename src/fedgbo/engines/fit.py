@@ -7,8 +7,8 @@ from torch.nn import functional
 
 from fedgbo.core import DataError
 from fedgbo.data.samples import IGNORED
-from fedgbo.data.tree import kind_of
-from fedgbo.engines.flat import FlatModel
+from fedgbo.data.tree import kind_of, samples_in
+from fedgbo.engines.flat import FAILURES, FlatModel
 from fedgbo.tasks.task import Task, logits_of
 
 
@@ -16,16 +16,16 @@ def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:
     """Raise unless the model takes these inputs, and its outputs fit the targets and the loss."""
     try:
         outputs = model.outputs(model.params.clone(), inputs)
-    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, KeyError) as error:
+    except FAILURES as error:
         raise DataError(f"the model fails on a batch of inputs ({kind_of(inputs)}): {error}") from error
-    samples = _samples(inputs, targets)
+    samples = samples_in(inputs, targets)
     if isinstance(outputs, Tensor):
         _check_outputs(outputs, targets, task, samples)
     elif task.loss is functional.cross_entropy:
         _check_outputs(logits_of(outputs), targets, task, samples)
     try:
         loss = model.loss_of(outputs, targets)
-    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, KeyError) as error:
+    except FAILURES as error:
         raise DataError(
             f"the loss fails on outputs ({kind_of(outputs)}) and targets ({kind_of(targets)}): {error}"
         ) from error
@@ -65,15 +65,3 @@ def _check_classes(outputs: Tensor, task: Task) -> None:
                 f"the {where} labels go from {labels[0]} to {labels[1]}, but the model has {classes} outputs; "
                 f"labels must be 0 ... {classes - 1}"
             )
-
-
-def _samples(*trees: Any) -> int:
-    """Return the number of samples of a batch: the first dimension of its first tensor."""
-    for tree in trees:
-        if isinstance(tree, Tensor):
-            return len(tree) if tree.ndim else 0
-        parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else ()
-        for part in parts:
-            if count := _samples(part):
-                return count
-    return 0

@@ -7,13 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core import AffineStep, ConfigError, Term
+from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
+from fedgbo.data.tree import call
 from fedgbo.engines.buffers import Buffers
 from fedgbo.engines.layers import accelerate
 from fedgbo.engines.layers.stack import StackRunner, runner_for
-from fedgbo.engines.module import call, last_linear
+from fedgbo.engines.module import last_linear
 from fedgbo.native import step_in_place
 from fedgbo.tasks.task import Batch, mean_of
+
+FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError)  # of a user's model or loss
 
 
 class FlatModel:
@@ -59,11 +62,16 @@ class FlatModel:
         if self._runner is not None and self._runner.takes(*batch):
             self._grad = torch.empty_like(self.params)
             return self._runner.gradient(self.params, *batch, self._grad)
-        loss = self.loss_of(call(self.module, batch[0]), batch[1])
-        for term in terms:
-            if term.needs_hidden and self._hidden is not None:
-                loss = loss + term.loss(self._hidden)
-        loss.backward()  # type: ignore[no-untyped-call]
+        try:
+            loss = self.loss_of(call(self.module, batch[0]), batch[1])
+            for term in terms:
+                if term.needs_hidden and self._hidden is not None:
+                    loss = loss + term.loss(self._hidden)
+            loss.backward()  # type: ignore[no-untyped-call]
+        except FedGBOError:
+            raise
+        except FAILURES as error:
+            raise DataError(f"the model or its loss fails on a minibatch: {error}") from error
         self._hidden = None
         return loss.detach()
 

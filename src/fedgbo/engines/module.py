@@ -1,7 +1,7 @@
 """A user's nn.Module: built from the run's seed, copied for each worker, and called with inputs of any form."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from fedgbo.core import ConfigError, DataError
+from fedgbo.data.tree import call
 from fedgbo.engines.generators import Generators
 
 
@@ -63,13 +64,6 @@ def _shaped(module: nn.Module, inputs: Any) -> nn.Module:
         except (RuntimeError, ValueError, IndexError, TypeError) as error:
             raise DataError(f"the model fails on a batch of inputs: {error}") from error
     return module
-
-
-def call(module: nn.Module, inputs: Any) -> Any:
-    """Call a module with one tensor, with a tuple's or list's parts, or with a mapping's entries by keyword."""
-    if isinstance(inputs, Mapping):
-        return module(**inputs)
-    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
 
 
 def last_linear(module: nn.Module, inputs: Any) -> nn.Linear:

@@ -137,11 +137,12 @@ class PlainEngine:
 
     def train(self, work: Round) -> Gathered:
         order = list(zip(work.cohort, work.steps, strict=True))
-        with self.unshared_draws():
-            return gather(self.uploads(work, order), work, self.task.data.clients)
+        return gather(self.uploads(work, order), work, self.task.data.clients)
 
     def uploads(self, work: Round, order: Sequence[tuple[int, int]]) -> Iterator[Upload]:
-        return (self.train_client(self.model, work, client, steps) for client, steps in order)
+        with self.unshared_draws():
+            for client, steps in order:
+                yield self.train_client(self.model, work, client, steps)
 
     def train_client(
         self, model: FlatModel, work: Round, client: int, steps: int, pause: Pause | None = None
@@ -163,7 +164,7 @@ class PlainEngine:
 
     @contextmanager
     def unshared_draws(self) -> Iterator[None]:
-        """Raise if a round draws from process-wide generators though its first client did not."""
+        """Raise if clients draw from process-wide generators though the first one did not."""
         before = None if self.draws else self.generators.state()
         yield
         if before is not None and not self.draws and (whose := self.generators.drawn_from(before)) is not None:
@@ -233,7 +234,10 @@ def _default_type(x: Tensor) -> Tensor:
 
 def upload_of(client: "SimulatedClient", work: Round, seed: int) -> Upload:
     """Run `client_update` on a client, keep its state, and return what it sends after the transforms."""
-    up, operations = work.meter.client_update(work.algorithm, work.down, client)
+    try:
+        up, operations = work.meter.client_update(work.algorithm, work.down, client)
+    except DataError as error:
+        raise DataError(f"client {client.id} in round {work.t + 1}: {error}") from error
     state = State.expect(up, f"{type(work.algorithm).__name__}.client_update", work.down.params)
     state = state.with_buffers(client.moved_buffers()).to(work.down.params.dtype)  # as the model is sent
     client.keep_state(work)

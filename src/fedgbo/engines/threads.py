@@ -106,7 +106,7 @@ class ThreadedEngine:
 
     def train(self, work: Round) -> Gathered:
         order = list(zip(work.cohort, work.steps, strict=True))
-        with self.plain.unshared_draws(), closing(self.uploads(work, order)) as uploads:
+        with closing(self.uploads(work, order)) as uploads:
             return gather(uploads, work, self.task.data.clients)
 
     def uploads(self, work: Round, order: Sequence[tuple[int, int]]) -> Generator[Upload, None, None]:
@@ -124,7 +124,7 @@ class ThreadedEngine:
         parts = pauses(len(order), self.workers)[: self._most]
         whole, cut = order[: len(order) - len(parts)], order[len(order) - len(parts) :]
         begun: deque[Future[Upload]] = deque()
-        with _finished(begun):
+        with self.plain.unshared_draws(), _finished(begun):
             for (client, k), part in zip(cut, parts, strict=True):
                 pause = Pause(round(part * k), self._wait)
                 begun.append(self._threads.submit(self._on_a_model, update, (client, k, pause), Turn.BEFORE))
