@@ -48,5 +48,6 @@ __all__ = [
     "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
     "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
     "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "Scores",
-    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "evaluate", "group_norm", "partition", "run",
+    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "evaluate", "group_norm",
+    "partition", "run",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedgbo.algorithms import FedAvg
+from fedgbo.algorithms import MFL
 from fedgbo.core import ConfigError, Optimiser, State, whole
 from fedgbo.core.schedule import at_round
 from fedgbo.costs.operations import Meter
@@ -52,10 +52,8 @@ def evaluate(
     if (personalise is None) != (optimiser is None):
         raise ConfigError("personalise=, a number of local steps, and optimiser=, such as SGD(lr=0.1), go together")
     if (per_client or personalise is not None) and task.data.client_tests is None:
-        raise ConfigError(
-            "scores of clients need test samples of theirs; give FederatedData.from_clients client_tests="
-        )
-    algorithm = at_round(FedAvg(SGD(lr=0.0) if optimiser is None else optimiser), 0)
+        raise ConfigError("clients are scored on their own test samples; give FederatedData.from_clients client_tests=")
+    algorithm = at_round(MFL(SGD(lr=0.0) if optimiser is None else optimiser), 0)  # whose clients take plain steps
     if isinstance(params, Mapping | nn.Module | str | Path):
         task, params = starting_from(task, params), None
     where = device_of(device)
@@ -73,37 +71,39 @@ def _state(params: Any, buffers: Tensor | None, engine: LocalEngine) -> State:
     origin = engine.origin
     if params is None:  # the task's model has them
         return State(origin.params, {}, origin.buffers)
-    given = params.state if isinstance(params, Result) else params
+    given: Any = params.state if isinstance(params, Result) else params
     if isinstance(given, State):
-        given, buffers = given.params, given.buffers if buffers is None else buffers
+        buffers = given.buffers if buffers is None else buffers
+        given = given.params
     if not isinstance(given, Tensor | np.ndarray):
         raise ConfigError(
-            "params must be a result, a State, a flat vector, a module, a state_dict or the path of a safetensors file, "
-            f"not {type(params).__name__}"
+            "params must be a result, a State, a flat vector, a module, a state_dict or the path of a safetensors "
+            f"file, not {type(params).__name__}"
         )
     flat = torch.as_tensor(given).detach().to(origin.params.dtype)
     if flat.shape != origin.params.shape:
         raise ConfigError(
-            f"params must be a flat vector of {origin.params.numel()} numbers, in the order of model.parameters(), not of "
-            f"shape {tuple(flat.shape)}"
+            f"params must be a flat vector of {origin.params.numel()} numbers, in the order of model.parameters(), "
+            f"not of shape {tuple(flat.shape)}"
         )
     if origin.buffers is None:
         return State(flat)
     if buffers is None or buffers.shape != origin.buffers.shape:
         raise ConfigError(
-            f"the model has buffers that training changes ({', '.join(origin.moving[:3])}); give result.state in the place "
-            f"of result.params, or buffers= with {origin.buffers.numel()} numbers"
+            f"the model has buffers that training changes ({', '.join(origin.moving[:3])}); give result.state in the "
+            f"place of result.params, or buffers= with {origin.buffers.numel()} numbers"
         )
     return State(flat, {}, buffers.detach().to(origin.buffers.dtype))
 
 
-def _personalised(engine: LocalEngine, algorithm: FedAvg, start: State, steps: int) -> Scores:
+def _personalised(engine: LocalEngine, algorithm: MFL, start: State, steps: int) -> Scores:
     """Train each client from `start`, and score it on its own test samples."""
     data = engine.task.data
     if engine.origin.local_buffers is not None:
         check_local(data, None)
     chunks = chunks_of(replace(data, test=None, validation=None))
-    work = Round(0, algorithm, start, [], [], Pipeline(FixedSize(1)), Meter(algorithm))
+    down = algorithm.init(start.params).with_buffers(start.buffers)
+    work = Round(0, algorithm, down, [], [], Pipeline(FixedSize(1)), Meter(algorithm))
 
     def pieces() -> Iterator[Piece]:
         for client in dict.fromkeys(chunk.client for chunk in chunks if chunk.client is not None):
