@@ -138,7 +138,14 @@ class FederatedData:
         named = {} if partitioners is None else {"split": split}
         first = source.load_partition(0, **named)  # a FederatedDataset counts its partitions once it is loaded
         rest = [source.load_partition(k, **named) for k in range(1, owner.num_partitions)]
-        test = source.load_split(test_split) if test_split is not None and hasattr(source, "load_split") else None
+        test = None
+        if test_split is not None and hasattr(source, "load_split"):
+            try:
+                test = source.load_split(test_split)
+            except (KeyError, ValueError) as error:
+                raise DataError(
+                    f"the data set has no split '{test_split}': {error}; give test_split= another name, or None"
+                ) from error
         return cls.from_clients(train=[first, *rest], test=test, target=target, collate=collate, transform=transform)
 
     def split_validation(self, share: float = 0.2, seed: int = 0) -> "FederatedData":

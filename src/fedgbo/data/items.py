@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from fedgbo.core import DataError, FedGBOError, Rows
-from fedgbo.data.read import Collate, Items, Target, split
+from fedgbo.data.read import Collate, Items, Target, split, whole_labels
 from fedgbo.data.samples import IGNORED, Samples, TensorSamples, range_of
 from fedgbo.data.tree import kind_of, leaves, map_tensors
 
@@ -28,15 +28,15 @@ class Form:
     def batch(self, items: list[Any]) -> tuple[Any, Any]:
         """Return inputs and targets of samples."""
         if self.collate is None:
-            pairs = [self._pair(item) for item in items]
+            pairs = [(_as_array(x), _as_array(y)) for x, y in map(self._pair, items)]
             inputs = default_collate([x for x, _ in pairs])
-            return inputs, None if pairs[0][1] is None else _labels(default_collate([y for _, y in pairs]))
+            return inputs, None if pairs[0][1] is None else whole_labels(default_collate([y for _, y in pairs]))
         made = self.collate(items)
         if isinstance(made, Mapping):
             return split(made, "the batch that collate returns", self.target)
         if not isinstance(made, tuple | list) or len(made) != 2:
             raise DataError(f"collate(items) must return a pair (inputs, targets) or a dict, not {kind_of(made)}")
-        return made[0], _labels(made[1])
+        return made[0], whole_labels(made[1])
 
     def _pair(self, item: Any) -> tuple[Any, Any]:
         if isinstance(item, Mapping):
@@ -65,7 +65,12 @@ class ItemSamples(Samples):
         return int(self._ends[-1])
 
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Any, Any]:
-        return self._form.batch([self._item(int(row)) for row in rows])
+        try:
+            return self._form.batch([self._item(int(row)) for row in rows])
+        except FedGBOError:
+            raise
+        except Exception as error:  # whatever a user's data set or collate raises
+            raise DataError(f"a batch cannot be read: {type(error).__name__}: {error}") from error
 
     def label_range(self) -> tuple[int, int] | None:
         return self._labels
@@ -130,8 +135,16 @@ def _by_number(one: Items | TensorSamples) -> Any:
     return one.source if isinstance(one, Items) else _Rows(one)
 
 
-def _labels(targets: Any) -> Any:
-    return map_tensors(lambda x: x.long() if x.dtype == torch.bool else x, targets)
+def _as_array(value: Any) -> Any:
+    """Return a list of numbers as an array, as a sample read from a table has it."""
+    if isinstance(value, Mapping):
+        return {name: _as_array(part) for name, part in value.items()}
+    if isinstance(value, list) and value:
+        first = value[0]
+        while isinstance(first, list) and first:
+            first = first[0]
+        return np.asarray(value) if isinstance(first, int | float) else value
+    return value
 
 
 def _check_batch(inputs: Any, targets: Any, *, stacked: bool) -> None:

@@ -100,6 +100,11 @@ def split(table: Mapping[str, Any], where: str, target: Target) -> tuple[Any, An
     return next(iter(inputs.values())) if len(inputs) == 1 and names else inputs, targets
 
 
+def whole_labels(targets: Any) -> Any:
+    """Return targets with 0 and 1 in the place of truth values."""
+    return map_tensors(lambda x: x.long() if x.dtype == torch.bool else x, targets)
+
+
 def tensor_of(values: Any, where: str) -> Tensor:
     """Read an array of numbers; raise DataError that names what is wrong."""
     if isinstance(values, Tensor):
@@ -110,8 +115,6 @@ def tensor_of(values: Any, where: str) -> Tensor:
         tensor = _stacked(values, where)
     else:
         tensor = _from_array(values, where)
-    if tensor.dtype == torch.bool and where.endswith("targets"):
-        tensor = tensor.long()
     if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
         row = int((~torch.isfinite(tensor)).reshape(len(tensor), -1).any(1).nonzero()[0]) if tensor.ndim else 0
         raise DataError(f"{where} have a NaN or an infinity (first in sample {row}); clean the data first")
@@ -121,7 +124,7 @@ def tensor_of(values: Any, where: str) -> Tensor:
 def _in_memory(inputs: Any, targets: Any, where: str) -> TensorSamples:
     """Return samples in memory, after a check that every part has one row for each of them."""
     read_inputs = _tree(inputs, f"{where}: inputs")
-    read_targets = None if targets is None else _tree(targets, f"{where}: targets")
+    read_targets = None if targets is None else whole_labels(_tree(targets, f"{where}: targets"))
     counts: dict[str, int] = {}
 
     def count(name: str) -> Callable[[Tensor], Tensor]:
@@ -157,6 +160,8 @@ def _tree(values: Any, where: str) -> Any:
 
 
 def _from_array(values: Any, where: str) -> Tensor:
+    if hasattr(values, "toarray"):
+        raise DataError(f"{where} are a sparse matrix; give toarray() of it")
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{where} are a masked array; fill its gaps first")
     try:
@@ -207,8 +212,8 @@ def _frame(frame: Any, where: str, target: Target, expected: Sequence[Any] | Non
     others = [name for name in columns if name not in names]
     if not others or len(set(columns)) < len(columns):
         raise DataError(f"{where} needs columns of inputs, each with a name of its own, not {_listed(columns)}")
-    parts = [tensor_of(frame[name], f"{where}: column '{name}'") for name in others]
-    targets = [tensor_of(frame[name], f"{where}: column '{name}' of targets") for name in names]
+    parts = [tensor_of(frame[name], f"{where}: values of column '{name}'") for name in others]
+    targets = [tensor_of(frame[name], f"{where}: targets in column '{name}'") for name in names]
     return torch.stack([part.float() for part in parts], dim=1), torch.stack(targets, 1) if names[1:] else targets[0]
 
 

@@ -117,7 +117,12 @@ class AugmentedSamples(Samples):
         inputs, targets = self.samples.batch(rows, rng)
         if rng is None:
             return inputs, targets
-        changed = self.transform(inputs, rng)
+        try:
+            changed = self.transform(inputs, rng)
+        except Exception as error:  # whatever a user's function raises
+            raise DataError(
+                f"transform(inputs, rng) fails on {kind_of(inputs)}: {type(error).__name__}: {error}"
+            ) from error
         if samples_in(changed) != samples_in(inputs):
             raise DataError(
                 f"transform(inputs, rng) must return one row for each sample: it got {kind_of(inputs)} and returned "

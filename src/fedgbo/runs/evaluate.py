@@ -53,7 +53,7 @@ def evaluate(
         raise ConfigError("personalise=, a number of local steps, and optimiser=, such as SGD(lr=0.1), go together")
     if (per_client or personalise is not None) and task.data.client_tests is None:
         raise ConfigError("clients are scored on their own test samples; give FederatedData.from_clients client_tests=")
-    algorithm = at_round(MFL(SGD(lr=0.0) if optimiser is None else optimiser), 0)  # whose clients take plain steps
+    algorithm = at_round(MFL(SGD(lr=1.0) if optimiser is None else optimiser), 0)  # whose clients take plain steps
     if isinstance(params, Mapping | nn.Module | str | Path):
         task, params = starting_from(task, params), None
     where = device_of(device)
