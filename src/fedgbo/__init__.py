@@ -53,6 +53,7 @@ from fedgbo.core.optimiser import AffineOptimiser, Optimiser
 from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
+from fedgbo.engines.evaluate import Scores
 from fedgbo.experiments.comparison import Comparison, compare
 from fedgbo.models.norm import group_norm
 from fedgbo.models.places import places
@@ -75,6 +76,7 @@ from fedgbo.pipeline.clock import Asynchronous, Deadline
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
 from fedgbo.runs.config import load
+from fedgbo.runs.evaluate import evaluate
 from fedgbo.runs.loop import run
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
@@ -94,7 +96,7 @@ __all__ = [
     "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi", "FederatedAlgorithm", "FederatedData",
     "FederationError", "FixedSize", "GradientRule", "InverseSqrt", "Lion", "MaxEntropy", "Mean", "Median", "Mime",
     "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser", "Poisson", "Progress", "Proximal", "QFedAvg",
-    "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "SharpnessAware",
-    "Signum", "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "Yogi", "__version__", "check",
-    "compare", "group_norm", "load", "partition", "places", "run",
+    "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "Scores",
+    "SharpnessAware", "Signum", "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "Yogi",
+    "__version__", "check", "compare", "evaluate", "group_norm", "load", "partition", "places", "run",
 ]  # fmt: skip

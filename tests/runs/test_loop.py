@@ -144,11 +144,11 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(tmp_path, monkeypatch
     whole = fedgbo.run(task, GBO, rounds=6, eval_every=2)
     evaluate, calls = PlainEngine.evaluate, []
 
-    def interrupted(engine, params):
-        calls.append(params)
+    def interrupted(engine, server, own_buffers):
+        calls.append(server)
         if len(calls) == 3:  # after round 4
             raise KeyboardInterrupt
-        return evaluate(engine, params)
+        return evaluate(engine, server, own_buffers)
 
     monkeypatch.setattr(PlainEngine, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):

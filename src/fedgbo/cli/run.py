@@ -171,7 +171,8 @@ def _summary(result: Result, memory_bytes: int | None, folder: Path) -> dict[str
 def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
     last, best = result.history[-1], result.best
     if last.accuracy is None:
-        score = f"test loss {last.loss:.4g} (lowest {best.loss:.4g}"
+        tested = last.loss is not None
+        score = f"test loss {last.loss:.4g} (lowest {best.loss:.4g}" if tested else "no test set (last evaluated"
     else:
         score = f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
     flops = "FLOPs not counted" if last.flops is None else f"{quantity(last.flops, 'FLOP')} on clients"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedgbo.core import AffineStep, DivergenceError, FederatedAlgorithm, State, Upload
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
+from fedgbo.engines.evaluate import OwnBuffers, Scores
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import PlainEngine, SimulatedClient, upload_of
 from fedgbo.tasks.task import Batch
@@ -195,8 +196,8 @@ class MeasuringEngine:
             gathered = self.other.train(work)
         return replace(gathered, drift=measured)
 
-    def evaluate(self, server: State) -> dict[str, float]:
-        return (self.other or self.plain).evaluate(server)
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        return (self.other or self.plain).evaluate(server, own_buffers)
 
     def _uploads(self, work: Round, drift: CohortDrift) -> Iterator[Upload]:
         for client, steps in zip(work.cohort, work.steps, strict=True):

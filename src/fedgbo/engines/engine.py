@@ -13,6 +13,7 @@ from fedgbo.core import AffineOptimiser, AffineStep, ConfigError, FederatedAlgor
 from fedgbo.costs.operations import Meter
 from fedgbo.data.tree import digest_of
 from fedgbo.engines.buffers import load_buffers
+from fedgbo.engines.evaluate import Chunk, OwnBuffers, Piece, Scorer, Scores
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.module import Blueprint
 from fedgbo.pipeline import Pipeline
@@ -149,24 +150,26 @@ class Engine(Protocol):
     def train(self, work: Round) -> Gathered:
         """Run `client_update` once for every client of the cohort, and combine the uploads."""
 
-    def evaluate(self, server: State) -> dict[str, float]:
-        """Return the test loss and, where the task has a metric, the accuracy."""
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        """Return the loss and the metrics on all samples that are there to score with.
+
+        `own_buffers` has the buffers that each client keeps, where clients keep them.
+        """
 
 
 class LocalEngine(Engine, Protocol):
     """An engine whose clients are in this process, and which can do a part of the work under torchrun."""
 
+    scorer: Scorer
+
     def uploads(self, work: Round, order: Sequence[tuple[int, int]]) -> Iterator[Upload]:
         """Yield the uploads of clients, given with their numbers of local steps, in this order."""
 
-    def chunks(self) -> Sequence[int]:
-        """Return where the chunks of test samples begin."""
+    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
+        """Return the chunks of samples that a model is scored on."""
 
-    def parts(self, server: State, starts: Sequence[int]) -> Iterator[tuple[float, float]]:
-        """Yield what chunks of test samples add to the mean loss and to the mean metric."""
-
-    def scores(self, parts: Iterable[Sequence[float]]) -> dict[str, float]:
-        """Add up the parts of all chunks in their order."""
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
+        """Yield what chunks of samples add to the scores."""
 
 
 @dataclass

@@ -6,9 +6,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedgbo.core import DataError
-from fedgbo.data.tree import samples_in
+from fedgbo.data.samples import IGNORED
+from fedgbo.data.tree import kind_of, samples_in
 from fedgbo.engines.flat import FAILURES, FlatModel
-from fedgbo.tasks.task import IGNORED, Task, logits_of
+from fedgbo.tasks.task import Task, logits_of
 
 
 def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:
@@ -16,7 +17,7 @@ def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:
     try:
         outputs = model.outputs(model.params.clone(), inputs)
     except FAILURES as error:
-        raise DataError(f"the model fails on a batch of inputs ({_kind(inputs)}): {error}") from error
+        raise DataError(f"the model fails on a batch of inputs ({kind_of(inputs)}): {error}") from error
     samples = samples_in(inputs, targets)
     if isinstance(outputs, Tensor):
         _check_outputs(outputs, targets, task, samples)
@@ -26,7 +27,7 @@ def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:
         loss = model.loss_of(outputs, targets)
     except FAILURES as error:
         raise DataError(
-            f"the loss fails on outputs ({_kind(outputs)}) and targets ({_kind(targets)}): {error}"
+            f"the loss fails on outputs ({kind_of(outputs)}) and targets ({kind_of(targets)}): {error}"
         ) from error
     if not isinstance(loss, Tensor) or loss.ndim != 0:
         raise DataError("the loss must return one number, the mean over the batch, as a tensor; or a pair (sum, count)")
@@ -52,7 +53,7 @@ def _check_classes(outputs: Tensor, task: Task) -> None:
             f"the model must return (samples, classes) scores for cross-entropy, not shape {tuple(outputs.shape)}"
         )
     classes = outputs.shape[1]
-    for where, samples in (("training", task.data.train), ("test", task.data.test)):
+    for where, samples in task.data.all_samples().items():
         labels = samples.label_range()
         if labels is None:
             raise DataError(
@@ -64,14 +65,3 @@ def _check_classes(outputs: Tensor, task: Task) -> None:
                 f"the {where} labels go from {labels[0]} to {labels[1]}, but the model has {classes} outputs; "
                 f"labels must be 0 ... {classes - 1}"
             )
-
-
-def _kind(tree: Any) -> str:
-    """Describe a batch: the types and shapes of its tensors."""
-    if isinstance(tree, Tensor):
-        return f"{str(tree.dtype).removeprefix('torch.')} of shape {tuple(tree.shape)}"
-    if isinstance(tree, dict):
-        return ", ".join(f"{key}: {_kind(part)}" for key, part in tree.items())
-    if isinstance(tree, tuple | list):
-        return ", ".join(map(_kind, tree))
-    return type(tree).__name__

@@ -1,7 +1,7 @@
 """The plain engine: one client after the other, in ascending order. All other engines are checked against it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,14 +19,23 @@ from fedgbo.data.samples import Samples
 from fedgbo.data.tree import map_tensors
 from fedgbo.engines.batches import Batches
 from fedgbo.engines.engine import LOCAL_BUFFERS, Gathered, Origin, Round, gather
+from fedgbo.engines.evaluate import (
+    CHUNK,
+    Chunk,
+    OwnBuffers,
+    Piece,
+    Scorer,
+    Scores,
+    check_local,
+    chunks_of,
+)
 from fedgbo.engines.fit import check_fit
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.generators import Generators, GeneratorState
 from fedgbo.engines.module import Blueprint
-from fedgbo.tasks.task import Batch, Task, mean_of
+from fedgbo.tasks.task import Batch, Task
 
 TRIED = 8  # samples of the gradient that is taken before the first round
-CHUNK = 64  # samples that go through the model at once where all are wanted: more is slower, and takes more memory
 
 
 class Descent(Protocol):
@@ -91,6 +100,7 @@ class PlainEngine:
         check_fit(self.model, task, *self.sample)
         self.model.specialise(self.sample[0], algorithm.terms)
         self.draws, self.origin = self._try_out(self.model.params.clone())
+        self.scoring_draws, self.scorer = self._try_scoring()
         self.watched = self.draws  # whether a client_update was watched for draws from process-wide generators
 
     @property
@@ -165,30 +175,38 @@ class PlainEngine:
                 "the rng that Samples.batch is given"
             )
 
-    def evaluate(self, server: State) -> dict[str, float]:
-        return self.scores(self.parts(server, self.chunks()))
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        chunks = self.chunks(own_buffers)
+        return self.scorer.scores(chunks, self.pieces(server, chunks, own_buffers))
 
-    def chunks(self) -> Sequence[int]:
-        return range(0, len(self.task.data.test), CHUNK)
+    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
+        local = self.origin.local_buffers is not None
+        if local:
+            check_local(self.task.data, own_buffers)
+        return chunks_of(self.task.data, local=local)
 
-    def score(self, model: FlatModel, server: State, start: int) -> tuple[float, float]:
-        """Return what the chunk of test samples from `start` on adds to the mean loss and to the mean metric."""
-        test, metric = self.task.data.test, self.task.metric
-        rows = np.arange(start, min(start + CHUNK, len(test)))
-        inputs, targets = self.batch(test, rows)
-        model.buffers.load(server.buffers)
-        outputs, share = model.outputs(server.params, inputs), len(rows) / len(test)
-        measured = 0.0 if metric is None else float(mean_of(metric, outputs, targets))
-        return share * float(mean_of(self.task.loss, outputs, targets)), share * measured
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
+        return (self.score(self.model, server, chunk, own_buffers) for chunk in chunks)
 
-    def parts(self, server: State, starts: Sequence[int]) -> Iterator[tuple[float, float]]:
-        return (self.score(self.model, server, start) for start in starts)
+    def score(self, model: FlatModel, server: State, chunk: Chunk, own_buffers: OwnBuffers | None = None) -> Piece:
+        """Return what a chunk of samples adds to the scores."""
+        if self.scoring_draws:
+            self.generators.seed(self.seed, "evaluation", chunk.number)
+        inputs, targets = self.batch(chunk.samples, chunk.rows)
+        own = own_buffers is not None and chunk.client is not None
+        model.buffers.load(own_buffers(chunk.client) if own else server.buffers)  # type: ignore[misc, arg-type]
+        return self.scorer.piece(len(chunk.rows), model.outputs(server.params, inputs), targets)
 
-    def scores(self, parts: Iterable[Sequence[float]]) -> dict[str, float]:
-        loss = accuracy = 0.0
-        for part in parts:
-            loss, accuracy = loss + part[0], accuracy + part[1]
-        return {"loss": loss} if self.task.metric is None else {"loss": loss, "accuracy": accuracy}
+    def _try_scoring(self) -> tuple[bool, Scorer]:
+        """Score a few samples; return whether that draws random numbers, and the scorer."""
+        data = self.task.data
+        samples = next((own for name, own in data.all_samples().items() if name != "training"), data.train)
+        with self.generators.kept():
+            before = self.generators.state()
+            inputs, targets = self.batch(samples, np.arange(min(TRIED, len(samples))))
+            outputs = self.model.outputs(self.origin.params, inputs)
+            scorer = Scorer(self.task, (outputs, targets))
+            return self.generators.drawn_from(before) is not None, scorer
 
     def batch(self, samples: Samples, rows: Rows, rng: np.random.Generator | None = None) -> Batch:
         """Take rows, as `on_device` returns them."""

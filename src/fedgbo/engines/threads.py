@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from fedgbo.core import FederatedAlgorithm, State, Upload
 from fedgbo.engines.engine import Gathered, Round, gather
+from fedgbo.engines.evaluate import Chunk, OwnBuffers, Piece, Scores
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import Pause, PlainEngine
 
@@ -93,7 +94,7 @@ class ThreadedEngine:
     def __init__(self, plain: PlainEngine, algorithm: FederatedAlgorithm, workers: int, cohort_size: int) -> None:
         self.plain, self.workers = plain, workers
         self.task, self.seed, self.model = plain.task, plain.seed, plain.model
-        self.origin, self.sample = plain.origin, plain.sample
+        self.origin, self.sample, self.scorer = plain.origin, plain.sample, plain.scorer
         self.choice = plain.choice.replace("one client at a time", f"{workers} clients at a time, one thread each")
         self._most = len(pauses(cohort_size, workers))  # clients that pause at the same time
         self._threads = ThreadPoolExecutor(2 * workers + self._most, "fedgbo-client")
@@ -130,17 +131,17 @@ class ThreadedEngine:
             yield from self._each(update, whole)
             yield from _results(begun)
 
-    def evaluate(self, server: State) -> dict[str, float]:
-        return self.scores(self.parts(server, self.chunks()))
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        chunks = self.chunks(own_buffers)
+        return self.scorer.scores(chunks, self.pieces(server, chunks, own_buffers))
 
-    def chunks(self) -> Sequence[int]:
-        return self.plain.chunks()
+    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
+        return self.plain.chunks(own_buffers)
 
-    def scores(self, parts: Iterable[Sequence[float]]) -> dict[str, float]:
-        return self.plain.scores(parts)
-
-    def parts(self, server: State, starts: Sequence[int]) -> Iterator[tuple[float, float]]:
-        return self._each(lambda model, start: self.plain.score(model, server, start), starts)
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
+        if self.plain.scoring_draws:  # from generators that threads would share
+            return self.plain.pieces(server, chunks, own_buffers)
+        return self._each(lambda model, chunk: self.plain.score(model, server, chunk, own_buffers), chunks)
 
     def _each(self, work: Callable[[FlatModel, Any], T], items: Iterable[Any]) -> Iterator[T]:
         """Yield work(model, item) for every item in order, a few of them under way at a time."""

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from fedgbo.core import ConfigError, FederatedAlgorithm, FederationError, State, Upload, stream
 from fedgbo.costs.closed import exchange
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
+from fedgbo.engines.evaluate import OwnBuffers, Scores
 from fedgbo.flower.exchange import Attempt, Exchange, Outcome
 from fedgbo.flower.messenger import Events, Messenger
 from fedgbo.flower.options import Options
@@ -35,7 +36,7 @@ class FlowerEngine:
     ) -> None:
         messenger = Messenger(grid)
         self.task, self.seed, self.model = local.task, local.seed, local.model
-        self.origin, self.sample, self.evaluate = local.origin, local.sample, local.evaluate
+        self.origin, self.sample, self._local = local.origin, local.sample, local
         self.report: dict[str, Any] = {}  # the last round's participants, bytes and seconds, for its event
         self._settings, self._local_steps, self._options, self._events = settings, local_steps, options, events
         self._roster = Roster(messenger, settings, options, events)
@@ -45,6 +46,9 @@ class FlowerEngine:
     @property
     def choice(self) -> str:
         return "on Flower's nodes"
+
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        return self._local.evaluate(server)  # buffers that clients keep are on their nodes
 
     def train(self, work: Round) -> Gathered:
         """Run a round on the cohort's nodes; retry it if there were too few valid updates."""

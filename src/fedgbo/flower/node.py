@@ -215,7 +215,8 @@ def spread(data: FederatedData, hosted: Sequence[int], clients: int) -> Federate
         )
     sizes = np.zeros(clients, dtype=np.int64)
     sizes[list(hosted)] = np.diff(data.offsets)
-    return replace(data, offsets=np.concatenate([[data.offsets[0]], data.offsets[0] + np.cumsum(sizes)]))
+    offsets = np.concatenate([[data.offsets[0]], data.offsets[0] + np.cumsum(sizes)])
+    return replace(data, offsets=offsets, validation=None, client_tests=None)  # the server evaluates
 
 
 def model_digest(task: Task) -> str:

@@ -60,7 +60,7 @@ class RunConfig(BaseModel):
         if self.batch_size is not None:
             changes["batch_size"] = None if self.batch_size == "full" else self.batch_size
         data = task.data if self.held_out is None else hold_out(task.data, self.held_out)
-        if self.test_samples is not None:
+        if self.test_samples is not None and data.test is not None:
             whole("test_samples", self.test_samples)
             rows = np.sort(permutation(len(data.test), 0, "test sample")[: self.test_samples])
             data = replace(data, test=data.test.take(rows))

@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core import Aggregator, FederatedAlgorithm, Sampler, Transform, whole
-from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, unknown
+from fedgbo.core import Aggregator, FederatedAlgorithm, Sampler, State, Transform, whole
+from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, RunFolderError, unknown
 from fedgbo.core.random import check_seed
 from fedgbo.core.schedule import at_round
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, device_of, keep_freed_memory
-from fedgbo.engines.engine import Engine, Origin
+from fedgbo.engines.engine import LOCAL_BUFFERS, Engine, Origin
+from fedgbo.engines.evaluate import OwnBuffers, primary
 from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
@@ -65,6 +66,7 @@ def run(
     config: Mapping[str, Any] | None = None,
     engine_maker: EngineMaker | None = None,
     save_seconds: float = SAVE_SECONDS,
+    keep_best: bool = False,
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
 
@@ -95,6 +97,9 @@ def run(
 
     `engine_maker` makes what trains the clients and evaluates, where that is not this machine alone. A checkpoint is
     saved with each evaluation and, between them, when the last one is `save_seconds` old.
+
+    `keep_best=True` keeps the parameters of the best evaluation (`Result.best_params`): by the validation scores where
+    the data have a validation part, else by the test scores.
     """
     if not isinstance(task, Task):
         raise ConfigError(f"task must be a fedgbo.Task such as fedgbo.Task(name, data, model), not {task!r:.60}")
@@ -131,6 +136,7 @@ def run(
         engine=engine,
         config=config,
         save_seconds=save_seconds,
+        keep_best=keep_best,
     )
     keep_freed_memory()
     with shown(label_of(describe(algorithm)), progress) as bar:
@@ -188,7 +194,7 @@ class Recorder:
         if self.memory is not None:
             self.memory.flush()
             rounds = self.memory.rounds
-        oldest = self.folder.save(Checkpoint(progress.state, progress.ledger, self.about, rounds))
+        oldest = self.folder.save(Checkpoint(progress.state, progress.ledger, self.about, rounds, progress.best))
         if self.memory is not None:
             self.memory.prune(oldest)
 
@@ -203,7 +209,7 @@ class Loop:
     """Runs rounds until the last one, and records them."""
 
     def __init__(self, plan: Plan, engine: Engine, recorder: Recorder, memory: ClientMemory | None) -> None:
-        self.plan, self.engine, self.recorder = plan, engine, recorder
+        self.plan, self.engine, self.recorder, self.memory = plan, engine, recorder, memory
         self.accounts = Accounts.of(engine)
         meter = Meter(plan.algorithm)
         self.rounds = Rounds(engine, plan.algorithm, plan.local_steps, plan.pipeline, self.accounts, meter, memory)
@@ -212,12 +218,19 @@ class Loop:
         """Run the rounds that are left."""
         history, last = start.history, self.plan.rounds
         progress = Progress(start.state.on(device), start.ledger, last, engine=explain(self.engine))
+        if self.plan.keep_best:
+            if history and start.best is None:
+                raise RunFolderError(
+                    f"{self.plan.out} was begun without keep_best, so the best parameters so far are not there; resume "
+                    "it without keep_best, or begin it anew"
+                )
+            progress = progress._replace(best=start.best)
         try:
             evaluate = self._due(progress) and (not history or history[-1].round < progress.ledger.round)
             stop = False
             while True:
                 if evaluate:
-                    progress = self._evaluated(progress)
+                    progress = self._evaluated(progress, history)
                     history.append(progress.record)  # type: ignore[arg-type]
                 stop = self.recorder.tell(progress, evaluated=evaluate)
                 if progress.ledger.round >= last or stop:
@@ -234,29 +247,30 @@ class Loop:
             self.recorder.end(progress, "diverged", reason=str(error))
             raise
         if not history or history[-1].round != progress.ledger.round:  # a callback stopped between evaluations
-            progress = self._evaluated(progress)
+            progress = self._evaluated(progress, history)
             history.append(progress.record)  # type: ignore[arg-type]
             self.recorder.tell(progress, evaluated=True, final=True)
         status = "finished" if progress.ledger.round >= last else "stopped"
         self.recorder.end(progress, status, accuracy=history[-1].accuracy)
-        config = self.plan.config or {}
-        return Result(self.plan.task, progress.state.on("cpu"), history, config, status, self.engine.origin)
+        state, config = progress.state.on("cpu"), self.plan.config or {}
+        return Result(self.plan.task, state, history, config, status, self.engine.origin, progress.best)
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""
         return progress.ledger.round % self.plan.eval_every == 0 or progress.ledger.round == progress.rounds
 
-    def _evaluated(self, progress: Progress) -> Progress:
-        """Add a record of the test scores."""
+    def _evaluated(self, progress: Progress, history: Sequence[Record]) -> Progress:
+        """Add a record of the scores, and keep the model if it is the best so far."""
         began, ledger = time.perf_counter(), progress.ledger
-        scores = self.engine.evaluate(progress.state)
-        if not torch.isfinite(torch.tensor(scores["loss"])):
-            raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}")
+        scores = self.engine.evaluate(progress.state, self._own_buffers(progress))
+        if (problem := scores.not_finite()) is not None:
+            raise DivergenceError(f"{problem} after round {ledger.round}")
         took = time.perf_counter() - began
+        notes = [note for note in (self.accounts.note(ledger), scores.note) if note is not None]
         record = Record(
             round=ledger.round,
-            loss=scores["loss"],
-            accuracy=scores.get("accuracy"),
+            loss=scores.loss,
+            accuracy=scores.accuracy,
             train_loss=ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None,
             download_bytes=ledger.download_bytes,
             upload_bytes=ledger.upload_bytes,
@@ -264,10 +278,26 @@ class Loop:
             counted_flops=ledger.counted_flops,
             seconds=ledger.seconds + took,
             drift=ledger.mean_drift(),
-            note=self.accounts.note(ledger),
+            note="; ".join(notes) or None,
+            validation_loss=scores.validation.get("loss"),
+            validation_accuracy=primary(scores.validation),
+            scores=scores.flat(),
         )
+        if self.plan.keep_best and all(record.quality > before.quality for before in history):
+            progress = progress._replace(
+                best=State(progress.state.params, {}, progress.state.buffers).on("cpu").clone()
+            )
         ledger = ledger._replace(seconds=record.seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         return progress._replace(ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
+
+    def _own_buffers(self, progress: Progress) -> OwnBuffers | None:
+        """Return how to look up the buffers that clients keep; None: they keep none, or none in this process."""
+        origin, memory = self.engine.origin, self.memory
+        if origin.local_buffers is None or memory is None:
+            return None
+        algorithm = at_round(self.plan.algorithm, progress.ledger.round)
+        initial = origin.client_state(algorithm, progress.state.params)
+        return lambda client: memory.load(client, initial)[LOCAL_BUFFERS]
 
 
 def client_memory(

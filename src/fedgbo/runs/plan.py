@@ -45,6 +45,7 @@ class Start:
     ledger: Ledger
     history: list[Record]
     clients: Mapping[int, int]
+    best: State | None = None  # the model of the best evaluation so far, where it is kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,7 @@ class Plan:
     engine: str = "auto"
     config: Mapping[str, Any] | None = None
     save_seconds: float = SAVE_SECONDS
+    keep_best: bool = False
 
     def about(self, params: Tensor, origin: Origin) -> dict[str, Any]:
         """Return what must be the same for a run to be resumed."""
@@ -159,7 +161,7 @@ def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start
             "resume it with the settings it was begun with, or choose another folder"
         )
     history = folder.rewind(checkpoint.ledger.round)
-    return Start(checkpoint.state, checkpoint.ledger, history, checkpoint.clients)
+    return Start(checkpoint.state, checkpoint.ledger, history, checkpoint.clients, checkpoint.best)
 
 
 def differ(key: str, ours: Any, theirs: Any) -> bool:

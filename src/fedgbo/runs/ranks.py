@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedgbo.core import ConfigError, State
 from fedgbo.engines.device import cores, device_of
@@ -16,6 +17,7 @@ from fedgbo.engines.select import local_engine
 from fedgbo.engines.torchrun.engine import TorchrunEngine
 from fedgbo.engines.torchrun.join import join, joined, under_torchrun
 from fedgbo.engines.torchrun.ranks import Ranks
+from fedgbo.runs.checkpoint import best_of, best_tensors
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.loop import Loop, Recorder, client_memory
 from fedgbo.runs.plan import Plan, Start, described, differ, open_folder
@@ -82,15 +84,18 @@ def _opened(
         folder, found = open_folder(stack, plan, begin, about)
         recorder = Recorder(folder, plan, about, client_memory(stack, plan, origin, folder, found))
         told = {"ledger": found.ledger.content(), "history": [record.line() for record in found.history]}
-        return json.dumps({**told, "names": {n: x.numel() for n, x in found.state.tensors().items()}}).encode()
+        return json.dumps({**told, "names": {n: x.numel() for n, x in tensors_of(found).items()}}).encode()
+
+    def tensors_of(start: Start) -> dict[str, Tensor]:
+        return start.state.tensors() | best_tensors(start.best)
 
     told = json.loads(ranks.lead(look))
-    own, like = found.state.tensors(), begin.state.params
+    own, like = tensors_of(found), begin.state.params
     tensors = {name: own[name] if ranks.leads else like.new_empty(size) for name, size in told["names"].items()}
     for tensor in tensors.values():
         ranks.spread(tensor)
     history = [Record.of_line(line) for line in told["history"]]
-    return recorder, Start(State.of_tensors(tensors), Ledger(**told["ledger"]), history, {})
+    return recorder, Start(State.of_tensors(tensors), Ledger(**told["ledger"]), history, {}, best_of(tensors))
 
 
 def _check_alike(ranks: Ranks, about: Mapping[str, Any], device: torch.device) -> None:

@@ -34,6 +34,7 @@ class Result:
     config: Mapping[str, Any] = field(default_factory=dict)  # as in the run folder's run.json
     status: str = "finished"  # or stopped, interrupted, diverged, running, died
     origin: Origin | None = None  # the model that the run started from; None: it is built again where it is needed
+    best_state: State | None = None  # the model of the best evaluation, of a run with keep_best=True
 
     @cached_property
     def task(self) -> Task:
@@ -51,14 +52,17 @@ class Result:
         return self._evaluated[-1].accuracy
 
     @property
-    def loss(self) -> float:
-        """The last test loss."""
+    def loss(self) -> float | None:
+        """The last test loss; None if there is no test set."""
         return self._evaluated[-1].loss
 
     @property
     def best(self) -> Record:
-        """The record with the best accuracy or, without a metric, with the lowest test loss; the first of equals."""
-        return max(self._evaluated, key=lambda record: -record.loss if record.accuracy is None else record.accuracy)
+        """The record with the best accuracy or, without a metric, with the lowest loss; the first of equals.
+
+        Scores are those of the validation part where there is one, else those of the test set.
+        """
+        return max(self._evaluated, key=lambda record: record.quality)
 
     @property
     def _evaluated(self) -> Sequence[Record]:
@@ -66,10 +70,24 @@ class Result:
             raise ConfigError("this result has no evaluation yet, so it has no accuracy and no loss")
         return self.history
 
-    def model(self) -> nn.Module:
-        """Return the trained model, as it was evaluated, in evaluation mode: a copy that is yours."""
+    @property
+    def best_params(self) -> Tensor:
+        """The parameters of the round that `best` is the record of; they are kept by run(keep_best=True)."""
+        return self._kept_best().params
+
+    def model(self, *, best: bool = False) -> nn.Module:
+        """Return the trained model, as it was evaluated, in evaluation mode: a copy that is yours.
+
+        With `best`, it is the model of the best round, which run(keep_best=True) keeps.
+        """
+        state = self._kept_best() if best else self.state
         origin = self.origin or self._built_again()
-        return origin.finished(self.state.params, self.state.buffers)
+        return origin.finished(state.params, state.buffers)
+
+    def _kept_best(self) -> State:
+        if self.best_state is None:
+            raise ConfigError("the best round's parameters were not kept; run with keep_best=True")
+        return self.best_state
 
     def _built_again(self) -> Origin:
         """Return the model that the run started from, as the task and the run's seed make it."""

@@ -30,6 +30,7 @@ class Progress(NamedTuple):
     seconds: Mapping[str, float] = MappingProxyType({})  # of this round: training, server, evaluation, saving
     engine: str = ""  # how clients take their local steps, and why
     about: Mapping[str, Any] = MappingProxyType({})  # what the run is: task, algorithm, local_steps, seed, ...
+    best: State | None = None  # the model of the best evaluation so far, where it is kept
 
     def stop(self) -> NoReturn:
         """End the callback, and the run after this round: raises StopRun."""

@@ -4,15 +4,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgbo.core import ConfigError, DataError, whole
 from fedgbo.data.federated import FederatedData
+from fedgbo.data.samples import IGNORED
 
 Batch = tuple[Any, Any]  # inputs and targets: tensors, or tuples, lists and mappings of tensors
+Metric = Callable[[Any, Any], Any]
 BUFFERS = ("average", "local")
-IGNORED = -100  # a target that cross-entropy, and so accuracy, leaves out
 
 
 def logits_of(outputs: Any) -> Tensor:
@@ -37,6 +39,17 @@ def accuracy(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
     return ((scores.argmax(dim=1) == targets) & counted).sum(), counted.sum()
 
 
+def cross_entropy_sum(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy summed over targets that are not left out, and how many these are."""
+    scores = logits_of(outputs)
+    if torch.finfo(scores.dtype).bits < 32:  # a sum of many such numbers would be far off
+        scores = scores.float()
+    if targets.is_floating_point():  # probabilities of the classes
+        counted = torch.tensor(targets.numel() // targets.shape[1])
+        return functional.cross_entropy(scores, targets.to(scores.dtype), reduction="sum"), counted
+    return functional.cross_entropy(scores, targets, reduction="sum"), (targets != IGNORED).sum()
+
+
 def mean_of(function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> Tensor:
     """Return a loss or metric of a batch as one number; it may be given as a pair (sum, count)."""
     value = function(logits_of(outputs) if function is functional.cross_entropy else outputs, targets)
@@ -50,7 +63,11 @@ class Task:
 
     `model` builds an nn.Module, or is one, which the run copies. loss(outputs, targets) is a mean over the batch, or a
     pair (sum, count). metric(outputs, targets) is a number or such a pair, larger being better; None leaves only the
-    loss, as regression does. By default they are cross-entropy and accuracy.
+    loss, as regression does; a dict has several metrics by name, of which the first is the primary one. By default
+    they are cross-entropy and accuracy.
+
+    In evaluation, pairs are added up over all samples. A function that returns a number is called once, with the
+    outputs and targets of all samples.
 
     `buffers` says what happens to buffers that training changes, such as BatchNorm's running statistics: "average"
     sends them with the model and averages them; "local" leaves each client its own, as FedBN does.
@@ -62,7 +79,7 @@ class Task:
     clients_per_round: int | None = None  # None: all of them
     batch_size: int | None = 32  # None: each client's whole data
     loss: Callable[[Any, Any], Any] = functional.cross_entropy
-    metric: Callable[[Any, Any], Any] | None = accuracy
+    metric: Metric | Mapping[str, Metric] | None = accuracy
     buffers: str = "average"
 
     def __post_init__(self) -> None:
@@ -75,6 +92,7 @@ class Task:
             raise ConfigError(
                 "model must be a function that builds the model, e.g. model=lambda: nn.Linear(20, 3), or an nn.Module"
             )
+        _check_metric(self.metric)
         if self.buffers not in BUFFERS:
             raise ConfigError(f"buffers must be {' or '.join(map(repr, BUFFERS))}, not {self.buffers!r}")
         if self.batch_size is not None:
@@ -97,6 +115,25 @@ class Task:
         return self.model if isinstance(self.model, nn.Module) else self.model()
 
     @property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics by name, the primary one first; a metric without a name is called accuracy."""
+        if isinstance(self.metric, Mapping):
+            return dict(self.metric)
+        return {} if self.metric is None else {"accuracy": self.metric}
+
+    @property
     def cohort_size(self) -> int:
         """M, how many clients take part in a round."""
         return self.data.clients if self.clients_per_round is None else self.clients_per_round
+
+
+def _check_metric(metric: Any) -> None:
+    named = metric if isinstance(metric, Mapping) else {"accuracy": metric}
+    if metric is not None and not (named and all(callable(function) for function in named.values())):
+        raise ConfigError(
+            "metric must be a function of (outputs, targets), a dict of such functions by name, or None, not "
+            f"{metric!r:.60}"
+        )
+    for name in named:
+        if not isinstance(name, str) or not name or name == "loss" or "." in name:
+            raise ConfigError(f"a metric's name must be a text without dots other than 'loss', not {name!r}")
