@@ -286,6 +286,16 @@ def test_a_place_that_cannot_be_written_is_no_network_error(server, tmp_path):
         get(server, tmp_path / "file" / "inside")
 
 
+def test_a_folder_in_the_files_place(server, tmp_path):
+    def meanwhile(handler, start):
+        (tmp_path / "file.bin").mkdir()
+        send(handler, start)
+
+    server.answer = meanwhile
+    with pytest.raises(RunFolderError, match=r"cannot write .*file\.bin: Is a directory"):
+        get(server, tmp_path)
+
+
 def test_a_full_disk_says_so_and_keeps_what_is_there(server, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import ConfigError, DataError
+from fedgbo.data.public import ClientRules
 from fedgbo.data.samples import WindowSamples
 from fedgbo.data.shakespeare import VOCABULARY, decode, read_shakespeare, speakers
 
@@ -178,6 +179,17 @@ def test_json_with_other_samples_is_named(tmp_path):
     bad = (["x" * 80, "x" * 79], ["y", "y"])
     with pytest.raises(DataError, match=r"user 'u' in .*train_9\.json: sample 1 is not 80 characters and the next one"):
         read_shakespeare(json_folder(tmp_path, {"u": bad}, {"u": bad}))
+
+
+def test_the_raw_text_split_by_user(tmp_path):
+    (tmp_path / "a.txt").write_text(raw(two(speech("Ann", 20) + speech("Bob", 9) + speech("Cid", 9))))
+    rules = ClientRules(by_user=True)
+    packed = read_shakespeare(tmp_path, 0.7, rules=rules)
+    assert packed.notes == ("train and test have different users: 2 and 2",)
+    halves = [set(read_shakespeare(tmp_path, 0.7, rules=rules, seed=seed).arrays["client_names"]) for seed in range(9)]
+    assert set().union(*halves) == {f"A_PLAY_{name}" for name in ("ANN", "BOB", "CID", "OTHER")}
+    assert len({frozenset(half) for half in halves}) > 1
+    assert packed.arrays["train_offsets"][-1] + packed.arrays["test_offsets"][-1] == len(packed.arrays["text"]) - 4 * 80
 
 
 def test_fraction_means_nothing_for_split_files(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 
 import fedgbo
 from fedgbo.core.errors import DataError, FolderBusyError, RunFolderError
-from fedgbo.data.store import Store, data_home, open_packed
+from fedgbo.data.store import Store, data_home, open_packed, there
 
 ARRAYS = {"a": np.arange(6, dtype=np.uint8).reshape(2, 3), "b": np.arange(3), "names": np.array(["ann", "böb"])}
 
@@ -159,6 +159,13 @@ def test_a_place_that_is_no_folder_says_so(tmp_path):
     (tmp_path / "femnist" / "packed.bin").mkdir(parents=True)
     with pytest.raises(RunFolderError, match=r"cannot read .*packed.bin: Is a directory"):
         open_packed("femnist", tmp_path)
+
+
+def test_a_path_that_cannot_be_looked_at(tmp_path):
+    assert there(tmp_path)
+    assert not there(tmp_path / "nothing")
+    with pytest.raises(RunFolderError, match=r"cannot read .*: File name too long"):
+        there(tmp_path / ("x" * 5000))
 
 
 def test_the_given_folder_comes_first(monkeypatch):

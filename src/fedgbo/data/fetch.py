@@ -139,20 +139,12 @@ def fetch(
     for url in source.urls:
         try:
             _Download(source, url, part, progress, timeout).run(attempts, pause)
+            return part.replace(target)
         except _RefusedError as error:
             problems.append(str(error))
         except OSError as error:
-            raise disk_error(f"cannot write {part}", error) from error
-        else:
-            return _named(part, target)
+            raise disk_error(f"cannot write {target}", error) from error
     raise DataError(f"cannot download {source.file}: {'; '.join(problems)}")
-
-
-def _named(part: Path, target: Path) -> Path:
-    try:
-        return part.replace(target)
-    except OSError as error:
-        raise disk_error(f"cannot write {target}", error) from error
 
 
 @dataclass(frozen=True)
