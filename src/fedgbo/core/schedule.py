@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -104,8 +104,7 @@ def plain(thing: T) -> T:
     (Step(initial=1.0, every=2, factor=0.1), 3)
     """
     if isinstance(thing, np.generic):
-        number: T = thing.item()
-        return number
+        return cast(T, thing.item())
     return _changed(thing, plain)
 
 
