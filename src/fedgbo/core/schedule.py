@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from numbers import Real
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -97,14 +97,14 @@ def at_round(thing: T, t: int) -> T:
     return _changed(thing, lambda part: at_round(part, t))
 
 
-def plain(thing: T) -> T:
+def plain(thing: Any) -> Any:
     """Return `thing` with every number of numpy's inside it as Python's own, whose arithmetic is in full precision.
 
     >>> plain((Step(np.float16(1.0), every=np.int8(2)), 3))
     (Step(initial=1.0, every=2, factor=0.1), 3)
     """
     if isinstance(thing, np.generic):
-        return cast(T, thing.item())
+        return thing.item()
     return _changed(thing, plain)
 
 
