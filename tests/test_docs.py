@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/tutorial.md", "docs/how-to.md", "docs/models.md", "docs/data.md", "docs/theory.md"]
+PAGES = ["README.md", *(f"docs/{n}.md" for n in ("tutorial", "how-to", "models", "evaluation", "data", "theory"))]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -64,6 +64,8 @@ def crc32c(content: bytes) -> int:
 def _scalars(record: Record) -> dict[str, float]:
     values = {f"score/{axis.key}": getattr(record, axis.key) for axis in SCORES}
     values |= {f"cost/{key}": getattr(record, key) for key, _, _ in COSTS if key != ROUNDS.key}
+    values |= {"score/validation_loss": record.validation_loss}
+    values |= {f"score/{name}": value for name, value in record.scores.items() if f"score/{name}" not in values}
     values |= {f"drift/{name}": value for name, value in drift_of(record).items()}
     return {name: max(-LARGEST, min(LARGEST, value)) for name, value in values.items() if value is not None}
 
