@@ -30,13 +30,3 @@ class Mean:
     stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,), or (1,) for one number
     clients: int = 1  # whose uploads were combined
     population: int = 1  # N, all clients of the task
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What the server sees of the clients of a round that downloaded the same server state."""
-
-    mean: Mean
-    steps: float  # mean number of local steps
-    version: State  # the server state that they downloaded
-    staleness: int  # rounds since then

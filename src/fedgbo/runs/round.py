@@ -79,7 +79,7 @@ class Rounds:
             down = State.expect(algorithm.broadcast(second), f"{name}.broadcast", server.params)
             gathered, version = engine.train(work.with_download(down)).after(gathered), second
             mean = pipeline.decode(gathered.mean, engine.seed, t)
-        return gathered, Part(mean, gathered.steps, version, staleness)
+        return gathered, Part(algorithm, mean, gathered.steps, version, staleness)
 
 
 def _checked(after: State, server: State, t: int) -> State:
