@@ -91,7 +91,7 @@ class _Node:
             task = build_task(self.builder, settings.task, config)
             engine = engine_at(task, hosted, settings, algorithm, device)
             received = message.content.array_records["down"]
-            down = from_record(received, received, engine.initial_params).on(device)
+            down = from_record(received, received, engine.initial_params, numbers=True).on(device)
             work = Round(
                 order.round, algorithm, down, [], [], pipeline, Meter(algorithm), _states(order, settings, config)
             )
