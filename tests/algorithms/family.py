@@ -261,11 +261,11 @@ def optimiser(name, lr=0.2, b1=0.8, b2=0.9, eps=0.1, decay=0.3):
     return SimpleNamespace(init=init, u=u, t=t, moving=moving)
 
 
-def local(o, x, i, s):
+def local(o, x, i, s, variate=0.0):
     """K steps with fixed statistics; return the model and the sum of gradients."""
     y, total = x, np.zeros(P)
     for _ in range(K[i]):
-        g = grad(y, i)
+        g = grad(y, i) + variate
         y, total = y - o.u(s, g, x), total + g
     return y, total
 
@@ -277,7 +277,7 @@ def stepped(o, y, g, s):
 
 
 def with_optimiser(algorithm, o, x, size):
-    """FedGBO with sums of gradients, Mimelite, MFL and AdaptiveFedOpt."""
+    """FedGBO with sums of gradients, Mime and its variants, MFL and AdaptiveFedOpt."""
     s = o.init()
     for t in range(ROUNDS):
         cohort = cohort_of(t, size)
@@ -285,9 +285,11 @@ def with_optimiser(algorithm, o, x, size):
             trained = [local(o, x, i, s) for i in cohort]
             s = o.t(s, sum(total for _, total in trained) / sum(K[i] for i in cohort))
             x = mean([y for y, _ in trained])
-        elif algorithm == "mimelite":
-            ys, g = [local(o, x, i, s)[0] for i in cohort], mean([grad(x, i) for i in cohort])
-            x, s = mean(ys), o.t(s, g)
+        elif algorithm in ("mimelite", "mimexlite", "mime"):
+            c = mean([grad(x, i) for i in cohort])
+            variate = (lambda i: c - grad(x, i)) if algorithm == "mime" else (lambda i: np.zeros(P))
+            ys = [local(o, x, i, s, variate(i))[0] for i in cohort]
+            x, s = mean(ys), o.t(s, c)
         elif algorithm == "mfl":
             ends = []
             for i in cohort:

@@ -73,6 +73,8 @@ OPTIMISERS = {
 TAKE_ANY = {
     "fedgbo": fedgbo.FedGBO,
     "mimelite": fedgbo.Mimelite,
+    "mimexlite": fedgbo.MimeXlite,
+    "mime": fedgbo.Mime,
     "mfl": fedgbo.MFL,
     "adaptivefedopt": lambda optimiser: fedgbo.AdaptiveFedOpt(SGD, optimiser),
 }

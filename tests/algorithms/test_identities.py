@@ -50,7 +50,7 @@ def test_is_fedavg(same):
     assert torch.allclose(params(MINIBATCHES, same), expected, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("optimiser", [fedgbo.SGDm(0.2, 0.9), fedgbo.RMSProp(0.1, 0.9), fedgbo.Adam(0.1, 0.9)])
+@pytest.mark.parametrize("optimiser", OPTIMISERS.values(), ids=lambda optimiser: type(optimiser).__name__)
 def test_one_step_on_one_client_is_the_centralised_optimiser(optimiser):
     task = make_task(clients=1, dtype=torch.float64)
     result = fedgbo.run(task, fedgbo.FedGBO(optimiser), rounds=6, local_steps=1)

@@ -134,6 +134,7 @@ def uneven():
 
 
 SCAFFOLD, MEDIAN = fedgbo.SCAFFOLD(SGD), fedgbo.Median()
+LATE = fedgbo.FedBuff(fedgbo.FedGBO(ADAM), max_staleness=4)
 GOOD = {
     "fedavg": lambda: fedgbo.run(digits(), fedgbo.FedAvg(SGD), rounds=3, local_steps=3),
     "fedgbo-adam": lambda: fedgbo.run(digits(), fedgbo.FedGBO(ADAM), rounds=3, local_steps=3),
@@ -152,6 +153,9 @@ GOOD = {
     },
     "fedgbo-adamw": lambda: fedgbo.run(digits(), fedgbo.FedGBO(fedgbo.AdamW(0.01, 0.9)), rounds=2, local_steps=3),
     "mfl-corrected": lambda: fedgbo.run(make_task(5), fedgbo.MFL(fedgbo.CorrectedAdam(0.1, 0.9)), rounds=3),
+    "fedbuff": lambda: fedgbo.run(
+        make_task(9, batch_size=4), LATE, rounds=9, sampler=fedgbo.Asynchronous(4, 3, max_staleness=4, spread=1.0)
+    ),
     "scaffold-median": lambda: fedgbo.run(make_task(5, batch_size=4), SCAFFOLD, rounds=4, aggregator=MEDIAN),
     "median": lambda: fedgbo.run(digits(), fedgbo.FedGBO(ADAM), rounds=3, local_steps=3, aggregator=MEDIAN),
     "median-few": lambda: fedgbo.run(make_task(clients_per_round=2), fedgbo.MFL(ADAM), rounds=3, aggregator=MEDIAN),

@@ -70,8 +70,20 @@ def test_the_papers_settings_by_name_and_by_default():
     assert note.endswith("(tuned for K=50)")
 
 
+SAME = {  # algorithms that are another one under another name have its tuned settings
+    "fedcm": ("fedgbo", "sgdm", lambda own: {"lr": own["lr"], "alpha": pytest.approx(1 - own["beta"])}),
+    "fednova": ("fedavg", "sgd", dict),
+    "fedavgm": ("adaptivefedopt", "sgdm", dict),
+    "fedadam": ("adaptivefedopt", "adam", dict),
+}
+
+
 def test_every_algorithm_of_the_paper_has_a_digits_preset():
-    assert {row.algorithm for row in presets("digits")} == {*PAPER, "scaffold"}
+    rows = {(row.algorithm, row.optimiser): row.settings for row in presets("digits")}
+    assert {algorithm for algorithm, _ in rows} == {*PAPER, "scaffold", *SAME}
+    for name, (other, optimiser, settings) in SAME.items():
+        (own,) = [value for (algorithm, _), value in rows.items() if algorithm == name]
+        assert own == settings(rows[other, optimiser])
 
 
 def test_where_each_setting_belongs():

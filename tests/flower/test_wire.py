@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedgbo.core.errors import DataError
 from fedgbo.core.state import State
-from fedgbo.flower.wire import from_record, to_record
+from fedgbo.flower.wire import Update, from_record, outliers, to_record
 
 STATE = State(torch.tensor([1.0, -2.5, 3e-8]), {"m": torch.tensor([0.0, 1.0, 2.0])})
 LIKE = STATE.params
@@ -86,6 +86,26 @@ def test_it_is_read_in_the_memory_that_it_came_in():
 def test_what_is_not_as_expected_is_refused(array, reason):
     with pytest.raises(DataError, match=reason):
         read(array)
+
+
+def test_a_statistic_may_be_one_number_only_where_that_is_said():
+    record = to_record(State(LIKE, {"t": torch.tensor([7.0])}))
+    back = from_record(record, ["params", "stats.t"], LIKE, numbers=True)
+    assert back.stats["t"].tolist() == [7.0]
+    with pytest.raises(DataError, match=r"stats.t has shape \(1,\), not \(3,\)"):
+        from_record(record, ["params", "stats.t"], LIKE)
+    with pytest.raises(DataError, match=r"params has shape \(1,\), not \(3,\)"):
+        from_record(ArrayRecord({"params": Array(np.zeros(1, np.float32))}), ["params"], LIKE, numbers=True)
+    with pytest.raises(DataError, match=r"stats.t has shape \(2,\), not \(3,\) or \(1,\)"):
+        from_record(to_record(State(LIKE, {"t": torch.zeros(2)})), ["params", "stats.t"], LIKE, numbers=True)
+
+
+def test_vectors_of_other_lengths_than_those_of_most_are_outliers():
+    updates = {
+        client: Update(State(LIKE, {"h": torch.ones(length)}), 0.1, 5, None)
+        for client, length in enumerate((1, 1, 3))
+    }  # fmt: skip
+    assert outliers(updates, 0) == {2: "its vectors have the lengths (3, 3), most others (3, 1)"}
 
 
 def test_an_array_of_objects_is_never_unpickled():

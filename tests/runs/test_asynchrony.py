@@ -100,12 +100,15 @@ def test_fedgbo_with_momentum(clock):
     np.testing.assert_allclose(result.state.stats["m"].numpy(), history[-1][1], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", AFFINE)
+FALLING = {"falling": fedgbo.SGDm(lr=fedgbo.Exponential(0.3, 0.7), beta=0.9)}  # a late client has its round's rate
+
+
+@pytest.mark.parametrize("name", [*AFFINE, *FALLING])
 def test_inverting_version_by_version_is_sending_gradients(name, clock):
     results = [
         fedgbo.run(
             task(),
-            fedgbo.FedBuff(fedgbo.FedGBO(OPTIMISERS[name], inverse=inverse), max_staleness=3),
+            fedgbo.FedBuff(fedgbo.FedGBO({**OPTIMISERS, **FALLING}[name], inverse=inverse), max_staleness=3),
             rounds=ROUNDS,
             local_steps=K,
             sampler=clock,

@@ -48,7 +48,7 @@ class FedBuff(WrappedAlgorithm):
         return State.of_tensors({n.removeprefix(own): x for n, x in server.stats.items() if n.startswith(own)})
 
     def merge(self, parts: Sequence[Part]) -> tuple[Mean, float]:
-        means, clients = [self.base.explicit(part) for part in parts], sum(part.mean.clients for part in parts)
+        means, clients = [part.algorithm.explicit(part) for part in parts], sum(part.mean.clients for part in parts)
         weights = [part.mean.clients * (1 + part.staleness) ** -self.exponent for part in parts]
         params = _sum(weights, [mean.params for mean in means]) * (self.server_lr / clients)
         stats = {name: _sum(weights, [m.stats[name] for m in means]) / sum(weights) for name in means[0].stats}

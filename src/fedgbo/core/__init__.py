@@ -1,6 +1,6 @@
 """The contracts that everything else is made of, schedules, random streams and errors; imports nothing else of ours."""
 
-from fedgbo.core.algorithm import FederatedAlgorithm, WrappedAlgorithm
+from fedgbo.core.algorithm import FederatedAlgorithm, Part, WrappedAlgorithm
 from fedgbo.core.checks import decay, not_negative, positive, share, whole
 from fedgbo.core.client import Client
 from fedgbo.core.errors import (
@@ -23,7 +23,7 @@ from fedgbo.core.pipeline import Aggregator, Sampler, Transform
 from fedgbo.core.random import Rows, check_seed, name_of, permutation, stream, torch_seed
 from fedgbo.core.schedule import SCHEDULES, Constant, Exponential, InverseSqrt, Number, Schedule, Step, at_round
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean, Part, Upload
+from fedgbo.core.upload import Mean, Upload
 
 __all__ = [
     "SCHEDULES", "TERMS", "AffineOptimiser", "AffineStep", "Aggregator", "Client", "ConfigError", "Constant",

@@ -12,7 +12,7 @@ from fedgbo.core.errors import ConfigError
 from fedgbo.core.objective import Term
 from fedgbo.core.optimiser import Optimiser, Stats
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean, Part
+from fedgbo.core.upload import Mean
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,14 @@ class FederatedAlgorithm(ABC):
             )
         return server
 
-    def explicit(self, part: Part) -> Mean:
+    def explicit(self, part: "Part") -> Mean:
         """Return the mean with all that follows from the version that its clients trained from, such as gradients.
 
         `server_update` must take such a mean from any version. By default nothing follows.
         """
         return part.mean
 
-    def merge(self, parts: Sequence[Part]) -> tuple[Mean, float]:
+    def merge(self, parts: Sequence["Part"]) -> tuple[Mean, float]:
         """Return what `server_update` sees of a round: by default there is one part."""
         return parts[0].mean, parts[0].steps
 
@@ -105,6 +105,17 @@ class FederatedAlgorithm(ABC):
     def terms(self) -> tuple[Term, ...]:
         """All terms of the clients' objective besides the task's loss."""
         return (self.objective,) if isinstance(self.objective, Term) else tuple(self.objective)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What the server sees of the clients of a round that downloaded the same server state."""
+
+    algorithm: FederatedAlgorithm  # with the numbers of the round in which they downloaded
+    mean: Mean
+    steps: float  # mean number of local steps
+    version: State  # the server state that they downloaded
+    staleness: int = 0  # rounds since then
 
 
 @dataclass(frozen=True)
@@ -133,3 +144,6 @@ class WrappedAlgorithm(FederatedAlgorithm):
 
     def client_update(self, down: State, client: Client) -> State:
         return self.base.client_update(down, client)
+
+    def explicit(self, part: Part) -> Mean:
+        return self.base.explicit(part)

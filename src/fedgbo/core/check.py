@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgbo.core.algorithm import FederatedAlgorithm
+from fedgbo.core.algorithm import FederatedAlgorithm, Part
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
 from fedgbo.core.quadratic import LENGTH, QuadraticClient
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean, Part
+from fedgbo.core.upload import Mean
 
 TOLERANCE = 1e-8  # of the numbers that are compared, in float64
 STEPS = (1, 2, 5)  # K of the clients
@@ -119,7 +119,7 @@ def _check_algorithm(algorithm: FederatedAlgorithm) -> None:
         if second is not None:
             _check_state(f"{name}.second_exchange", second)
             version, (seen, states) = second, _exchange(algorithm, second, t, states)
-        merged = algorithm.merge([Part(seen, sum(STEPS) / len(STEPS), version, 0)])
+        merged = algorithm.merge([Part(algorithm, seen, sum(STEPS) / len(STEPS), version)])
         after = _pure(f"{name}.server_update", algorithm.server_update, server, *merged)
         _check_state(f"{name}.server_update", after)
         if after.stats.keys() != server.stats.keys():

@@ -31,13 +31,3 @@ class Mean:
     clients: int = 1  # whose uploads were combined
     population: int = 1  # N, all clients of the task
     buffers: Tensor | None = None  # (B,), of the differences that training made to the model's buffers
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """What the server sees of the clients of a round that downloaded the same server state."""
-
-    mean: Mean
-    steps: float  # mean number of local steps
-    version: State  # the server state that they downloaded
-    staleness: int  # rounds since then

@@ -144,7 +144,7 @@ def read_update(
         raise DataError("the reply has no arrays for this client")
     if names is None and len(record) > MAX_VECTORS:
         raise DataError(f"it has {len(record)} vectors; at most {MAX_VECTORS} are read")
-    up = from_record(record, names or list(dict.fromkeys(["params", *record])), like)
+    up = from_record(record, names or list(dict.fromkeys(["params", *record])), like, numbers=names is None)
     if (name := up.not_finite()) is not None:
         raise DataError(f"{name} has a NaN or an infinity")
     return Update(up, float(loss), samples, operations)
@@ -193,10 +193,10 @@ def to_record(state: State) -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
-def from_record(record: ArrayRecord, names: Iterable[str], like: State) -> State:
+def from_record(record: ArrayRecord, names: Iterable[str], like: State, *, numbers: bool = False) -> State:
     """Return the state in a record; raise DataError unless it has exactly these names, with vectors as in `like`.
 
-    A statistic may also be one number, of shape (1,).
+    With `numbers`, a statistic may also be one number, of shape (1,), which would be broadcast where a vector is meant.
     """
     wanted = list(names)
     missing, extra = sorted(set(wanted) - set(record)), sorted(set(record) - set(wanted))
@@ -205,17 +205,17 @@ def from_record(record: ArrayRecord, names: Iterable[str], like: State) -> State
         has = f"has an extra {_short(', '.join(extra))}" if extra else ""
         raise DataError(f"the update {' and '.join(filter(None, [lacks, has]))}; it must be {', '.join(wanted)}")
     kinds = {name: like.buffers if name == "buffers" and like.buffers is not None else like.params for name in wanted}
-    return State.of_tensors({name: _from_array(name, record[name], kinds[name]) for name in wanted})
+    return State.of_tensors({name: _from_array(name, record[name], kinds[name], numbers) for name in wanted})
 
 
-def _from_array(name: str, array: Array, like: Tensor) -> Tensor:
+def _from_array(name: str, array: Array, like: Tensor, numbers: bool) -> Tensor:
     """Return the vector in an array without a copy; it must not be written to."""
     kind = str(like.dtype).removeprefix("torch.")
     if array.stype != STYPE:
         raise DataError(f"{name} is encoded as {_short(array.stype)}, not as {STYPE}")
     if array.dtype != kind:
         raise DataError(f"{name} has type {_short(array.dtype)}, not {kind}")
-    shape, allowed = tuple(array.shape), [tuple(like.shape), *([(1,)] if name.startswith("stats.") else [])]
+    shape, allowed = tuple(array.shape), [tuple(like.shape), *([(1,)] if numbers and name.startswith("stats.") else [])]
     if shape not in allowed:
         raise DataError(f"{name} has shape {_short(str(shape))}, not {' or '.join(map(str, allowed))}")
     start = _header_length(name, array.data, np.dtype(kind), shape)

@@ -92,7 +92,7 @@ class Rounds:
             again = work.with_download(down.with_buffers(server.buffers))
             gathered, version = engine.train(again).after(gathered), second
             mean = pipeline.decode(gathered.mean, engine.seed, t)
-        return gathered, Part(mean, gathered.steps, version, staleness)
+        return gathered, Part(algorithm, mean, gathered.steps, version, staleness)
 
 
 def _buffers(server: State, parts: Sequence[Part]) -> Tensor | None:
