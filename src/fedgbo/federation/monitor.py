@@ -4,7 +4,7 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from fedgbo.core import FederationError, RunFolderError
 from fedgbo.federation.control import Control, Status
 from fedgbo.federation.credentials import PRIVATE_FILE
-from fedgbo.federation.processes import Process, Tail, without_colours
+from fedgbo.federation.processes import Tail, without_colours
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import execute, read_config
 from fedgbo.runs.folder import RunFolder
@@ -67,35 +67,35 @@ def follow(
     run: int,
     events: EventFile,
     show: Callable[[Event], None],
-    processes: Sequence[Process] = (),
-    lost: Callable[[Process], None] = lambda process: None,
+    check: Callable[[], None] = lambda: None,
 ) -> Ending:
-    """Pass a run's events to `show` until the run is over.
-
-    The first of `processes`, if any, is the SuperLink, without which the run cannot continue. `lost` is called once for
-    each other process that ends; the run continues without it if possible.
-    """
-    stopped, result = "", None
-    running = list(processes)
+    """Pass a run's events to `show` until the run is over; `check` is called meanwhile, and may raise."""
+    stopped, result, began = "", None, False
     asked, status = 0.0, Status("pending", "", "")
     while True:
         over = status.stage == "finished"
         for event in events.new():
             show(event)
+            began = True
             stopped = str(event["reason"]) if event.kind == "stopped" else stopped
             result = str(event["digest"]) if event.kind == "finished" else result
         if over:
             break
-        for process in [process for process in running if not process.alive]:
-            running.remove(process)
-            if process is processes[0]:
-                raise FederationError(f"the SuperLink is gone; {process.last_words()}")
-            lost(process)
+        check()
         if time.monotonic() - asked > STATUS_SECONDS:
             status, asked = control.status(run), time.monotonic()
+            if began and not (stopped or result) and not RunFolder(events.path.parent).in_use():
+                began = False
+                for event in events.new():  # it may have ended in order just now
+                    show(event)
+                    stopped = str(event["reason"]) if event.kind == "stopped" else stopped
+                    result = str(event["digest"]) if event.kind == "finished" else result
+                if not (stopped or result):  # Flower would notice after a minute
+                    control.stop(run)
+                    stopped = "the server's app died or was killed"
         if status.stage != "finished":
             time.sleep(EVENT_SECONDS)
-    if status.outcome == "completed" and result is not None:
+    if status.outcome == "completed":  # without a result if its folder is on another file system
         return Ending(True, "", result)
     if not stopped and SILENT in status.details:
         stopped = f"the server's app died or was killed (Flower says: {status.details})"
