@@ -25,7 +25,7 @@ from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, S
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
 from fedgbo.optimisers import SGD, Adam, RMSProp, SGDm
-from fedgbo.pipeline.aggregators import ExactMean, Median
+from fedgbo.pipeline.aggregators import ExactMean, Median, TrimmedMean
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
 from fedgbo.runs.loop import run
@@ -45,5 +45,5 @@ __all__ = [
     "FedGBOError", "FedMAX", "FedProx", "FederatedAlgorithm", "FederatedData", "FederationError", "FixedSize",
     "InverseSqrt", "MaxEntropy", "Mean", "Median", "MimeXlite", "Mimelite", "Optimiser", "Poisson", "Progress",
     "Proximal", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule",
-    "State", "Step", "Task", "Term", "Transform", "Upload", "__version__", "check", "partition", "run",
+    "State", "Step", "Task", "Term", "Transform", "TrimmedMean", "Upload", "__version__", "check", "partition", "run",
 ]  # fmt: skip

@@ -126,7 +126,8 @@ class Strategy:
         except BaseException as error:  # every end of a run is an event
             for engine in engines:
                 engine.report_nodes()
-            events("stopped", reason=str(error) or type(error).__name__)
+            told = isinstance(error, Exception) and str(error)
+            events("stopped", reason=told or "it was stopped by a signal or by an operator")
             raise
         engines[0].report_nodes()
         events("finished", round=result.history[-1].round, digest=digest(result.state.tensors()))
