@@ -95,9 +95,9 @@ def test_another_name_is_refused_with_the_reason(ours, monkeypatch):
 
 
 def test_plaintext_is_refused(ours):
-    with listening(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as address:
-        with pytest.raises(FederationError, match=r"does not speak TLS|connection .* broke"):
-            check_server(address, ours / "ca.crt")
+    refusal = pytest.raises(FederationError, match=r"does not speak TLS|connection .* broke")
+    with listening(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad\r\n\r\n")) as address, refusal:
+        check_server(address, ours / "ca.crt")
 
 
 def test_nobody_there(ours):

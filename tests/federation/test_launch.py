@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -34,8 +35,8 @@ def forks(monkeypatch):
 def test_a_task_runs_in_a_fork_whose_token_is_on_no_command_line(forks):
     forks.launch(task())
     (fork,) = forks._forks
-    wait_for(lambda: open(f"/proc/{fork}/comm").read() == "flwr-serverapp\n", 10)
-    assert "secret" not in open(f"/proc/{fork}/cmdline").read()
+    wait_for(lambda: Path(f"/proc/{fork}/comm").read_text() == "flwr-serverapp\n", 10)
+    assert "secret" not in Path(f"/proc/{fork}/cmdline").read_text()
     assert forks.get_eligible_capacity({"flwr-clientapp", "flwr-agentapp"}) == ({"flwr-clientapp"}, set())
 
 

@@ -29,9 +29,7 @@ def test_nobody_connects(tmp_path):
 
 def test_fewer_nodes_than_asked_for():
     options = dataclasses.replace(QUICK, min_nodes=4)
-    with pytest.raises(
-        FederationError, match="after 0.2 s 2 nodes take part; .* To begin without them: -c min-nodes=2"
-    ):
+    with pytest.raises(FederationError, match=r"2 nodes take part; .* To begin without them: -c min-nodes=2"):
         federate(everyone, grid=LocalGrid(nodes(everyone, 6)[:2]), options=options)
 
 
@@ -151,9 +149,7 @@ def test_keys_are_bound_to_clients(tmp_path):
     """The second node offers the first one's clients too, and answers faster."""
     options = registered(tmp_path, "0-2", "3-5")
     homes = [(client_app(everyone), {"clients": "0-2"}), (client_app(everyone), {"clients": "0-5"})]
-    with pytest.raises(
-        FederationError, match="hospital-2 was refused: it offers clients 0, 1, 2, and its key is regis"
-    ):
+    with pytest.raises(FederationError, match="hospital-2 was refused: it offers clients 0, 1, 2, and its key is"):
         federate(everyone, grid=LocalGrid(homes), options=options)
     honest = [(client_app(everyone), {"clients": own}) for own in ("0-2", "3-5")]
     assert told(federate(everyone, grid=LocalGrid(honest), options=options)) == told(simulate(everyone))

@@ -13,6 +13,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from pydantic import ValidationError
+from safetensors.torch import save
 
 from fedgbo import __version__
 from fedgbo.core import ConfigError, FederatedAlgorithm, at_round, unknown, whole
@@ -130,6 +131,8 @@ class Strategy:
             events("stopped", reason=told or "it was stopped by a signal or by an operator")
             raise
         engines[0].report_nodes()
+        if out is not None:
+            save_model(self.task, result.params, Path(out) / "model.safetensors")
         events("finished", round=result.history[-1].round, digest=digest(result.state.tensors()))
         return result
 
@@ -161,6 +164,15 @@ class Strategy:
             transforms=[],
             run=sha256(about.encode()).hexdigest()[:16],
         )
+
+
+def save_model(task: Task, params: torch.Tensor, file: Path) -> None:
+    """Write the model as a state_dict: `model.load_state_dict(safetensors.torch.load_file(file))` reads it."""
+    with torch.random.fork_rng(devices=[]):
+        module = task.model()
+    torch.nn.utils.vector_to_parameters(params.detach().cpu(), module.parameters())
+    tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    write_atomic(file, save(tensors))
 
 
 def server_app(task: TaskBuilder | None = None, **defaults: Any) -> ServerApp:
