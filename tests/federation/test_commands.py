@@ -222,3 +222,16 @@ def test_a_server_remembers_its_nodes(tmp_path):
         assert "registered nodes are remembered" in err
         assert not any(mark.alive for mark in marks)
     assert "no server runs from" in call("register", server.path, node.public_key, "--clients", "0").stderr
+
+
+def test_arguments_may_stand_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "node.toml"
+    file.write_text('address = "127.0.0.1:1"\nnode = "a"\nca = "none.crt"\n[config]\ndata = "x.csv"\n')
+    assert "none.crt is not the certificate of an authority" in call("join", "--settings", file).stderr
+    assert "other.crt is not the certificate" in call("join", "--settings", file, "--ca", "other.crt").stderr
+    file.write_text('folder = "nowhere"\nhots = "0.0.0.0"\n')
+    assert "unknown key 'hots' (known: folder, host, port)" in call("serve", "--settings", file).stderr
+    deploy = Path(__file__).parents[2] / "deploy"
+    assert "/srv/fedgbo/server lacks ca.crt" in call("serve", "--settings", deploy / "server.toml").stderr
+    assert "/srv/fedgbo/ca.crt is not the certificate" in call("join", "--settings", deploy / "node.toml").stderr

@@ -3,6 +3,7 @@
 import re
 import shlex
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -133,15 +134,21 @@ def attack(site, port):
     """Calls that a registered hospital could make while a run goes on."""
     server, node = ServerFolder(site.folder / "server"), NodeFolder(site.folder / "hospital-b")
     number = Registry(server.path).nodes()["hospital-b"].id
-    with httpx.Client(base_url=f"https://127.0.0.1:{port}", verify=str(server.ca), trust_env=False) as door:
+    with httpx.Client(
+        base_url=f"https://127.0.0.1:{port}", verify=ssl.create_default_context(cafile=str(server.ca)), trust_env=False
+    ) as door:
         for path in ("/v1/control/start-run", "/v1/control/list-nodes", "/v1/runtime/acquire-task"):
             assert door.post(path, headers=sign(node)).status_code == 403
         flood = reply_of(number, objects=20_000)
         assert door.post("/v1/fleet/push-messages", content=flood, headers=sign(node)).status_code == 413
     assert "hospital-b: /v1/fleet/push-messages refused: the reply has 20001 objects" in server.proxy_log.read_text()
-    with httpx.Client(base_url=f"https://{server.control()}", verify=str(server.ca), trust_env=False) as inside:
+    with httpx.Client(
+        base_url=f"https://{server.control()}",
+        verify=ssl.create_default_context(cafile=str(server.ca)),
+        trust_env=False,
+    ) as inside:
         for path in ("/v1/control/list-nodes", "/v1/control/start-run", "/v1/runtime/acquire-task"):
-            answer = inside.post(path, headers={"content-type": "application/x-protobuf"})
+            answer = inside.post(path, headers={"content-type": "application/protobuf"})
             assert answer.status_code in (401, 403), (path, answer.status_code, answer.text)
-        wrong = {"authorization": "Bearer wrong", "content-type": "application/x-protobuf"}
+        wrong = {"authorization": "Bearer wrong", "content-type": "application/protobuf"}
         assert inside.post("/v1/control/list-nodes", headers=wrong).status_code == 401

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from fedgbo.core.errors import FederationError
-from fedgbo.federation.processes import Process, Service, Tail, attend, process_tree, stop
+from fedgbo.federation.processes import Process, Service, Tail, attend, process_tree, rotate, stop
 from tests.cli.test_processes import wait_for
 
 FAMILY = """
@@ -169,3 +169,24 @@ def test_a_log_that_was_rotated_is_read_on(tmp_path):
     assert tail.lines() == ["first line"]
     (tmp_path / "log").write_text("new\n")
     assert tail.lines() == ["new"]
+
+
+def test_a_full_log_is_moved_while_its_process_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgbo.federation.processes.LOG_BYTES", 100)
+    monkeypatch.setattr("fedgbo.federation.processes.LOG_FILES", 2)
+    program = "import sys\nfor line in sys.stdin: print(line * 20, end='', flush=True)"
+    log = tmp_path / "log"
+    with log.open("ab") as target:
+        writer = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=target, text=True)
+    for text in ("first\n", "second\n", "third\n"):
+        writer.stdin.write(text)
+        writer.stdin.flush()
+        wait_for(lambda text=text: log.read_text() == text * 20, 20)
+        rotate(log)
+    writer.communicate()
+    assert {file.name: file.read_text()[:5] for file in tmp_path.iterdir()} == {
+        "log": "",
+        "log.1": "third",
+        "log.2": "secon",
+    }
+    assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600

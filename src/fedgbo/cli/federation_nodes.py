@@ -103,6 +103,7 @@ def join(
         err.print(printable(text))
 
     def start() -> Process:
+        say_hello(place, server, authority)  # again before each restart, for the reason if the server refuses
         return start_joined(lambda: start_node(place, server, authority, own, any_app=any_app), place, server, tell)
 
     questions = AppQuestions(apps, place, bool(app_sha256))

@@ -82,8 +82,11 @@ def _replace(module: str, **parts: Any) -> None:
 
 def _command(module: str, name: str, words: list[str]) -> None:
     """Run a command of Flower's in this process, and end the process with it, whatever threads there are."""
+    from flwr.supercore.logger import update_console_handler
+
     code: object = 1
     sys.argv = words
+    update_console_handler(timestamps=True, colored=False)
     try:
         getattr(importlib.import_module(module), name)()
         code = 0

@@ -10,6 +10,7 @@ import ctypes
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,7 +91,7 @@ class Process:
     def output(self) -> str:
         """Return what this process has written so far, without colours."""
         with self.log.open("rb") as file:
-            file.seek(self.begin)
+            file.seek(self.begin if self.begin <= os.fstat(file.fileno()).st_size else 0)  # the log may be rotated
             return without_colours(file.read().decode("utf-8", errors="replace"))
 
     def wait_for(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
@@ -118,6 +119,19 @@ def rotating_log(logger: logging.Logger, path: Path) -> None:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+
+def rotate(log: Path) -> None:
+    """Move a full log's content to the next file, and keep the last ones; processes go on writing into `log`."""
+    if not log.exists() or log.stat().st_size <= LOG_BYTES:
+        return
+    older = [log.with_name(f"{log.name}.{number}") for number in range(1, LOG_FILES + 1)]
+    for old, new in zip(older[-2::-1], older[:0:-1], strict=True):
+        if old.exists():
+            old.replace(new)
+    shutil.copyfile(log, older[0])
+    older[0].chmod(PRIVATE_FILE)
+    os.truncate(log, 0)  # processes append, so they continue at the beginning
 
 
 def without_colours(text: str) -> str:
@@ -242,6 +256,7 @@ class Service:
 def attend(services: Iterable[Service], tell: Callable[[str], None]) -> None:
     """Look at services once, and start those again that ended; raise FederationError if one ends again and again."""
     for service in services:
+        rotate(service.process.log)
         now = time.monotonic()
         if service.process.alive and not (service.ended or any(not one.alive for one in service.process.helpers)):
             continue
