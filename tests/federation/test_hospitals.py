@@ -88,7 +88,7 @@ def hospital(words, letter):
 def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(site):
     port = free_ports(1)[0]
     site.do(typed("certs server", port))
-    site.start("serve", typed("serve", port), "serving nodes at")
+    server, said = site.start("serve", typed("serve", port), "serving nodes at")
     for letter in "ab":
         site.do(hospital(typed("key", port), letter))
         (site.folder / f"hospital-{letter}.pub").write_bytes(
@@ -116,6 +116,9 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     site.do(shlex.split(allow))
     wait_for(lambda: "round 1 of 5 done" in out.read_text() or run.poll() is not None, 180)
     attack(site, port)
+    (proxy,) = [one for one in process_tree([server.pid]) if "federation.proxy" in command_line(one.pid)]
+    proxy.signal(signal.SIGKILL)
+    wait_for(lambda: "the proxy runs again" in said.read_text(), 120)
     assert "hospital-a" in site.do(["federation", "nodes", "server"])
     wait_for(lambda: run.poll() is not None, 240)
     site.running.remove(run)
@@ -128,6 +131,10 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     assert re.search(r"hearts +finished completed +5 rounds", status), status
     site.do(["federation", "unregister", "server", "hospital-b"])
     assert "hospital-b" not in site.do(["federation", "nodes", "server"])
+
+
+def command_line(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def attack(site, port):

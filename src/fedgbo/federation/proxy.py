@@ -56,7 +56,8 @@ Send = Callable[[Message], Awaitable[None]]
 class Limits:
     """What one node may send."""
 
-    request_bytes: int = 16 * 2**20  # Flower splits arrays into pieces of 5 MiB
+    request_bytes: int = 8 * 2**20  # Flower splits arrays into pieces of 5 MiB
+    together: int = 16  # requests held in memory at the same time; Flower's nodes send three: two objects and a heartbeat
     objects: int = 4096  # records, arrays and pieces of arrays in a reply
     reply_bytes: int = 4 * 2**30  # all objects of a reply
     calls: float = 200.0  # a second
@@ -69,6 +70,7 @@ class Account:
 
     credit: float
     at: float  # when the credit was computed
+    places: asyncio.Semaphore  # for requests in memory
     reply_bytes: int = 0  # since its last reply began
     seen: float = 0.0  # time of its last call
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -113,9 +115,10 @@ class Proxy:
                 about = {"name": node.name, "clients": node.clients, "version": __version__}
                 await _answer(send, 200, json.dumps(about).encode())
                 return
-            body = await asyncio.wait_for(self._body(headers, receive), BODY_SECONDS)
-            self._check(call, body, node, account)
-            answer = await self._pass(path, headers, body, node)
+            async with account.places:
+                body = await asyncio.wait_for(self._body(headers, receive), BODY_SECONDS)
+                self._check(call, body, node, account)
+                answer = await self._pass(path, headers, body, node)
             self._count("received_bytes", node, len(body))
             self._count("sent_bytes", node, len(answer.content))
             await _answer(send, answer.status_code, answer.content, answer.headers.get("content-type", ""))
@@ -144,7 +147,7 @@ class Proxy:
     async def _throttle(self, node: Node) -> Account:
         """Wait until the node may call again."""
         now, limits = time.monotonic(), self._limits
-        account = self._accounts.setdefault(node.key, Account(limits.burst, now))
+        account = self._accounts.setdefault(node.key, Account(limits.burst, now, asyncio.Semaphore(limits.together)))
         async with account.turn:
             now = time.monotonic()
             account.credit = min(limits.burst, account.credit + (now - account.at) * limits.calls) - 1.0
