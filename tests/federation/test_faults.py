@@ -51,7 +51,7 @@ def test_one_killed_one_lying_one_dawdling(task_file, tmp_path):
     lines = " ".join(filter(None, map(EventView(2, live.names).line, events)))
     for client, name in ((1, "node-1"), (2, "node-2"), (3, "node-3")):
         assert f"client {client} ({name})" in lines
-    assert len(marks) > 10
+    assert len(marks) > 8
     assert not any(mark.alive for mark in marks)
 
 
@@ -83,7 +83,7 @@ def test_superlink_and_server_killed_and_resumed_as_printed(task_file, tmp_path)
     try:
         wait_for(lambda: rounds_done(folder) >= 1 or first.poll() is not None, 180)
         marks = process_tree([first.pid])
-        for one in of_command(marks, "superlink", "flwr-serverapp"):
+        for one in of_command(marks, "launch\0superlink", "flwr-serverapp"):
             one.signal(signal.SIGKILL)
         out, err = first.communicate(timeout=60)
     finally:

@@ -57,7 +57,7 @@ class Limits:
     """What one node may send."""
 
     request_bytes: int = 8 * 2**20  # Flower splits arrays into pieces of 5 MiB
-    together: int = 16  # requests held in memory at the same time; Flower's nodes send three: two objects and a heartbeat
+    together: int = 16  # requests in memory at the same time; Flower's nodes send three
     objects: int = 4096  # records, arrays and pieces of arrays in a reply
     reply_bytes: int = 4 * 2**30  # all objects of a reply
     calls: float = 200.0  # a second
