@@ -74,7 +74,9 @@ def test_nothing_but_fleet_is_passed_on(door, path, caplog):
     assert door.call(path).status_code == 403
     assert door.call(path, method="GET").status_code == 403
     assert not door.passed
-    assert "refused: only nodes are served here" in caplog.text
+    assert "hospital-a: " in caplog.text
+    assert "refused: only calls of Flower's Fleet API are served here" in caplog.text
+    assert door.call(path, headers={}).status_code == 401
 
 
 def moved(headers, seconds):

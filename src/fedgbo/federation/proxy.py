@@ -106,10 +106,10 @@ class Proxy:
             if (scope["method"], path) == ("GET", "/metrics") and is_loopback(caller):
                 await _answer(send, 200, self._metrics(), "text/plain; version=0.0.4")
                 return
+            node = self._node(headers)  # first, so that every refusal has a name if possible
             call = path.removeprefix(FLEET)
             if scope["method"] != "POST" or (path != HELLO and (call not in CALLS or not path.startswith(FLEET))):
-                raise Refused(403, "only nodes are served here")
-            node = self._node(headers)
+                raise Refused(403, "only calls of Flower's Fleet API are served here")
             account = await self._throttle(node)
             if path == HELLO:
                 about = {"name": node.name, "clients": node.clients, "version": __version__}
