@@ -71,7 +71,7 @@ from fedgbo.optimisers import (
     Signum,
     Yogi,
 )
-from fedgbo.pipeline.aggregators import ExactMean, Median
+from fedgbo.pipeline.aggregators import ExactMean, Median, TrimmedMean
 from fedgbo.pipeline.clock import Asynchronous, Deadline
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
@@ -97,6 +97,6 @@ __all__ = [
     "FederationError", "FixedSize", "GradientRule", "InverseSqrt", "Lion", "MaxEntropy", "Mean", "Median", "Mime",
     "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser", "Poisson", "Progress", "Proximal", "QFedAvg",
     "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "Scores",
-    "SharpnessAware", "Signum", "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "Yogi",
-    "__version__", "check", "compare", "evaluate", "group_norm", "load", "partition", "places", "run",
+    "SharpnessAware", "Signum", "State", "Step", "StopRun", "Task", "Term", "Transform", "TrimmedMean", "Upload",
+    "Yogi", "__version__", "check", "compare", "evaluate", "group_norm", "load", "partition", "places", "run",
 ]  # fmt: skip

@@ -68,8 +68,8 @@ class Federation:
             events.append(event)
             show(event)
 
-        number = self.live.control.start(settings.parent, overrides(settings, folder, {}))
-        ending = follow(self.live.control, number, EventFile(folder), note, self.live.processes)
+        started = self.live.control.start(settings.parent, overrides(self.folder.server, settings, folder, {}))
+        ending = follow(self.live.control, started.number, EventFile(folder), note, self.live.lost)
         return ending, events, folder
 
 

@@ -95,7 +95,7 @@ def test_options_have_the_kind_of_their_defaults():
 def test_the_defaults_are_those_of_the_adapter():
     ours = {name.replace("_", "-"): value for name, value in asdict(Options()).items()}
     assert ours.items() <= OPTIONS.items()
-    assert set(OPTIONS) - set(ours) == {"run-folder", "settings", "resume", "clients"}
+    assert set(OPTIONS) - set(ours) == {"run-folder", "settings", "resume", "clients", "started-by", "started-at"}
 
 
 def test_files_of_the_same_name_from_two_folders(tmp_path):

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedgbo.cli.federation import _node_config
+from fedgbo.cli.federation_nodes import node_settings
 from fedgbo.cli.main import app
+from fedgbo.core.errors import ConfigError
 from fedgbo.federation.credentials import make_certificates, make_node
 from fedgbo.federation.monitor import digest_of, simulated
 from fedgbo.federation.network import Address, free_ports
 from fedgbo.federation.processes import Process, process_tree
+from fedgbo.federation.signatures import Welcome
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.federation.supernode import NodeWatch, node_config
-from fedgbo.flower.node import hosted_clients
 from tests.cli.test_processes import wait_for
 
 
@@ -40,22 +41,22 @@ def test_certs_key_and_new_say_what_to_do_next(tmp_path):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["register", "nowhere", "k.pub"], 2, "there is no public key k.pub"),
+        (["register", "nowhere", "k.pub", "--clients", "0"], 2, "there is no public key k.pub"),
         (["serve", "nowhere"], 4, "lacks ca.crt, server.crt, server.key; make them with: fedgbo federation certs"),
-        (["serve", "nowhere", "--insecure", "--host", "0.0.0.0"], 2, "without TLS the server may listen on this"),
         (
             ["join", "there", "--node", "a", "--ca", "ca.crt", "--clients", "0"],
             2,
             "'there' is not an address; give host:port",
         ),
-        (["join", "127.0.0.1:1", "--node", "a", "--clients", "0"], 2, "give the federation's authority with --ca"),
-        (
-            ["join", "127.0.0.1:1", "--node", "a", "--ca", "c"],
-            2,
-            "say which of the federation's clients this node hosts",
-        ),
-        (["join", "127.0.0.1:1", "--node", "a", "--ca", "c", "--clients", "x"], 2, "--clients must be numbers"),
-        (["join", "127.0.0.1:1", "--node", "a", "--ca", "c", "-c", "x"], 2, "'x' must be key=value"),
+        (["join", "127.0.0.1:1", "--node", "a", "--ca", "c", "--any-app", "--app-sha256", "0"], 2, "not both"),
+        (["join", "127.0.0.1:1", "--node", "a", "--ca", "c"], 4, "c is not the certificate of an authority"),
+        (["join", "--settings", "no.toml"], 2, "no.toml cannot be read as TOML"),
+        (["allow", "a", "123"], 2, "'123' is not a SHA-256"),
+        (["nodes", "nowhere"], 4, "no server runs from"),
+        (["status", "nowhere"], 4, "no server runs from"),
+        (["stop", "nowhere"], 4, "no server runs from"),
+        (["attach", "nowhere"], 4, "no server runs from"),
+        (["unregister", "nowhere", "hospital-a"], 4, "no server runs from"),
         (["run", "nowhere", "noapp"], 2, "there is no file noapp/settings.toml"),
         (
             ["up", "--resume", "nowhere", "--task", "digits"],
@@ -78,8 +79,10 @@ def test_what_cannot_be_is_said(tmp_path, monkeypatch, args, code, message):
 def test_the_command_to_go_on_is_one_that_goes_on(tmp_path):
     place = tmp_path / "a [b] 'c'"
     call("new", place / "app", "--task", "digits", "--algorithm", "fedavg")
-    ServerFolder(place).note(Address("127.0.0.1", free_ports(1)[0]))  # where nothing answers
-    options = ["-c", "weighted=true", "--insecure"]
+    nothing = Address("127.0.0.1", free_ports(1)[0])
+    ServerFolder(place).note(nothing, nothing)
+    make_certificates(place)
+    options = ["-c", "weighted=true"]
     done = call("run", place, place / "app", "--out", place / "run", *options)
     assert done.exit_code == 7
     expected = ["fedgbo", "federation", "run", str(place), str(place / "app"), "--out", str(place / "run"), *options]
@@ -92,10 +95,14 @@ def test_paths_are_printed_as_they_are(tmp_path):
     assert f"fedgbo run '{tmp_path}/a [b]/settings.toml'" in made.stderr
 
 
-def test_a_nodes_part_may_be_given_as_numbers():
-    config = _node_config(None, ["partition-id=1", "num-partitions=3", "data=7"])
-    assert config == {"partition-id": 1, "num-partitions": 3, "data": "7"}
-    assert hosted_clients(config, clients=6) == [1, 4]
+def test_a_node_hosts_the_clients_that_it_is_registered_for():
+    welcome = Welcome("hospital-a", "0-2")
+    assert node_settings(None, welcome, ["data=7"]) == {"clients": "0-2", "data": "7"}
+    assert node_settings("1", welcome, None) == {"clients": "1"}
+    with pytest.raises(ConfigError, match="registered as hospital-a for clients 0-2, not for clients 3, 4; leave"):
+        node_settings("0-4", welcome, None)
+    with pytest.raises(ConfigError, match="'data' must be key=value"):
+        node_settings(None, welcome, ["data"])
 
 
 def test_what_a_node_is_told_arrives_at_flower():
@@ -103,14 +110,6 @@ def test_what_a_node_is_told_arrives_at_flower():
 
     config = {"data": "/srv/my 😀 \\records' of=2026.csv", "clients": "0,3", "partition-id": 1}
     assert parse_config_args([node_config(config)]) == config
-
-
-def test_listening_to_the_world_comes_with_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedgbo.cli.federation.start_superlink", lambda *args, **more: 1 / 0)
-    done = call("serve", tmp_path, "--host", "0.0.0.0")
-    assert "0.0.0.0:8000 can be reached from other machines" in done.stderr
-    assert "whoever reaches it can register nodes and start runs" in done.stderr
-    assert "warning" not in call("serve", tmp_path).stderr
 
 
 def test_a_port_that_is_taken(tmp_path):
@@ -127,8 +126,9 @@ def test_a_node_tells_what_its_log_tells(tmp_path):
     program = "print('[RUN 1, ROUND 3]\\n[RUN 1, ROUND 3]\\nConnection attempt failed, x')\n"
     program += "print('this node cannot take part: the server has fedgbo 2, this node 1', end='')"
     process = Process.start("it", [sys.executable, "-c", program], {}, tmp_path / "log")
-    watch = NodeWatch(process)
     process.popen.wait()
+    watch = NodeWatch(tmp_path / "none")
+    watch._tail.path = process.log
     assert list(watch.new()) == ["round 3", "the server does not answer; trying again"]  # the last line is not whole
     with process.log.open("a") as more:
         more.write("; install the same version on both\n")
@@ -140,8 +140,8 @@ def test_a_node_tells_what_its_log_tells(tmp_path):
 def test_a_long_log_is_read_once(tmp_path):
     process = Process.start("it", ["true"], {}, tmp_path / "log")
     process.popen.wait()
+    watch = NodeWatch(process.log)
     process.log.write_bytes(b"much to tell\n" * 100_000 + b"[RUN 1, ROUND 3]\n")
-    watch = NodeWatch(process)
     assert list(watch.new()) == ["round 3"]
 
     def bytes_read():
@@ -168,14 +168,13 @@ def test_refusals_at_the_client_as_its_person_sees_them(federation, tmp_path):
     make_certificates(tmp_path / "other")
 
     def join(*args):
-        command = [sys.executable, "-m", "fedgbo", "federation", "join", str(server.address()), "--clients", "0"]
+        command = [sys.executable, "-m", "fedgbo", "federation", "join", str(server.address())]
         command += ["--node", str(tmp_path / "stranger"), *map(str, args)]
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
     for args, message in (
         (["--ca", server.ca], "refused: the server at 127.0.0.1"),
         (["--ca", tmp_path / "other" / "ca.crt"], "was not signed by the authority in"),
-        (["--insecure"], "speaks TLS only, and this client was told to speak without"),
     ):
         done = join(*args)
         assert (done.returncode, message in done.stderr) == (7, True), done.stderr
@@ -205,14 +204,14 @@ def test_new_and_run_on_a_server_that_runs(federation, task_file, tmp_path):
 def test_a_server_remembers_its_nodes(tmp_path):
     server, node = ServerFolder(tmp_path / "server"), make_node(tmp_path / "hospital-a")
     make_certificates(server.path)
-    for said in ("registered as", "was registered before"):
+    for said in ("registered for clients 0-1", "was registered before"):
         command = [sys.executable, "-m", "fedgbo", "federation", "serve", str(server.path)]
         process = subprocess.Popen(
             [*command, "--port", str(free_ports(1)[0])], stderr=subprocess.PIPE, text=True, cwd=tmp_path
         )
         try:
             wait_for(lambda process=process: (server.path / "server.json").exists() or process.poll() is not None, 120)
-            done = call("register", server.path, node.public_key)
+            done = call("register", server.path, node.public_key, "--clients", "0-1")
             assert f"hospital-a: {said}" in done.stdout, done.stderr
             marks = process_tree([process.pid])
             process.send_signal(signal.SIGTERM)
@@ -222,4 +221,17 @@ def test_a_server_remembers_its_nodes(tmp_path):
         assert process.returncode == 0, err
         assert "registered nodes are remembered" in err
         assert not any(mark.alive for mark in marks)
-    assert "no server runs from" in call("register", server.path, node.public_key).stderr
+    assert "no server runs from" in call("register", server.path, node.public_key, "--clients", "0").stderr
+
+
+def test_arguments_may_stand_in_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "node.toml"
+    file.write_text('address = "127.0.0.1:1"\nnode = "a"\nca = "none.crt"\n[config]\ndata = "x.csv"\n')
+    assert "none.crt is not the certificate of an authority" in call("join", "--settings", file).stderr
+    assert "other.crt is not the certificate" in call("join", "--settings", file, "--ca", "other.crt").stderr
+    file.write_text('folder = "nowhere"\nhots = "0.0.0.0"\n')
+    assert "unknown key 'hots' (known: folder, host, port)" in call("serve", "--settings", file).stderr
+    deploy = Path(__file__).parents[2] / "deploy"
+    assert "/srv/fedgbo/server lacks ca.crt" in call("serve", "--settings", deploy / "server.toml").stderr
+    assert "/srv/fedgbo/ca.crt is not the certificate" in call("join", "--settings", deploy / "node.toml").stderr

@@ -47,7 +47,7 @@ def test_a_run_that_fails_says_why(federation, task_file):
 def test_nothing_listens_but_on_loopback(federation):
     pids = {mark.pid for mark in process_tree([process.popen.pid for process in federation.live.processes])}
     addresses = listening(pids)
-    assert len(addresses) == 3  # the SuperLink and, for its own helpers, each SuperNode
+    assert len(addresses) == 4  # the proxy, the SuperLink and, for its own helpers, each SuperNode
     assert set(addresses) <= {"0100007F"}, addresses  # 127.0.0.1, as Linux writes it
 
 
@@ -70,7 +70,8 @@ def listening(pids):
 
 
 def test_no_key_and_no_log_can_be_read_by_others(federation):
-    secrets = [*federation.folder.path.rglob("*.key"), *federation.folder.path.rglob("*.log")]
-    assert len(secrets) >= 2 + 2 + 1 + 2  # the authority's, the server's and the nodes' keys; a log each
+    kinds = ("*.key", "*.log", "*.secret", "nodes.json", "audit.jsonl")
+    secrets = [file for kind in kinds for file in federation.folder.path.rglob(kind)]
+    assert len(secrets) >= 4 + 4 + 4 + 2  # keys: authority, server, nodes; logs: SuperLink, proxy, nodes; secrets
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
     assert stat.S_IMODE(federation.folder.path.stat().st_mode) == 0o700

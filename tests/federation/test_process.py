@@ -10,7 +10,7 @@ import time
 import pytest
 
 from fedgbo.core.errors import FederationError
-from fedgbo.federation.processes import Process, process_tree, stop
+from fedgbo.federation.processes import Process, Service, Tail, attend, process_tree, rotate, stop
 from tests.cli.test_processes import wait_for
 
 FAMILY = """
@@ -124,3 +124,69 @@ def test_a_number_given_out_again_is_another_process():
     mark.signal(signal.SIGKILL)
     child.wait()
     assert not mark.alive
+
+
+def test_a_process_that_ended_is_started_again_and_finally_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgbo.federation.processes.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("fedgbo.federation.processes.LONGEST_PAUSE", 0.01)
+    starts, told = [], []
+
+    def start():
+        starts.append(1)
+        return Process.start("it", ["sleep", "600" if len(starts) == 2 else "0"], os.environ, tmp_path / "log")
+
+    service = Service(start)
+    wait_for(lambda: attend([service], told.append) or len(starts) == 2, 20)
+    assert "it ended (exit code 0" in told[0]
+    assert told[1] == "it runs again"
+    attend([service], told.append)
+    assert len(starts) == 2
+    service.process.popen.kill()
+    with pytest.raises(FederationError, match="it ended 10 times in a row; "):
+        wait_for(lambda: attend([service], told.append) or False, 60)
+
+
+def test_a_process_whose_helper_died_is_started_again_as_a_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgbo.federation.processes.FIRST_PAUSE", 0.01)
+
+    def start():
+        process = Process.start("it", ["sleep", "600"], os.environ, tmp_path / "log")
+        process.helpers = [Process.start("its helper", ["sleep", "600"], os.environ, tmp_path / "log")]
+        return process
+
+    service, told = Service(start), []
+    first = service.process
+    first.helpers[0].popen.kill()
+    wait_for(lambda: attend([service], told.append) or service.process is not first, 30)
+    assert "its helper ended (killed by SIGKILL" in told[0]
+    assert not first.alive
+    stop([service.process])
+
+
+def test_a_log_that_was_rotated_is_read_on(tmp_path):
+    tail = Tail(tmp_path / "log")
+    (tmp_path / "log").write_text("first line\n")
+    assert tail.lines() == ["first line"]
+    (tmp_path / "log").write_text("new\n")
+    assert tail.lines() == ["new"]
+
+
+def test_a_full_log_is_moved_while_its_process_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgbo.federation.processes.LOG_BYTES", 100)
+    monkeypatch.setattr("fedgbo.federation.processes.LOG_FILES", 2)
+    program = "import sys\nfor line in sys.stdin: print(line * 20, end='', flush=True)"
+    log = tmp_path / "log"
+    with log.open("ab") as target:
+        writer = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=target, text=True)
+    for text in ("first\n", "second\n", "third\n"):
+        writer.stdin.write(text)
+        writer.stdin.flush()
+        wait_for(lambda text=text: log.read_text() == text * 20, 20)
+        rotate(log)
+    writer.communicate()
+    assert {file.name: file.read_text()[:5] for file in tmp_path.iterdir()} == {
+        "log": "",
+        "log.1": "third",
+        "log.2": "secon",
+    }
+    assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import fedgbo
@@ -89,3 +90,10 @@ def doubles():
 
 def test_a_model_in_float64():
     assert told(federate(doubles)) == told(simulate(doubles))
+
+
+def test_the_final_model_is_saved_by_parameter_names(tmp_path):
+    result = federate(everyone, rounds=1, out=tmp_path / "run")
+    model = everyone().model()
+    model.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
+    assert torch.equal(torch.nn.utils.parameters_to_vector(model.parameters()), result.params)

@@ -5,18 +5,23 @@ import json
 import time
 
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Error, Message
 
 import fedgbo
-from fedgbo.core.errors import FederationError
+from fedgbo.core.errors import ConfigError, FederationError
 from fedgbo.flower import client_app
+from fedgbo.flower.roster import registered_clients
 from fedgbo.flower.wire import KEY
-from tests.flower.federations import QUICK, events, everyone, federate, nodes, simulate, told
+from tests.flower.federations import QUICK, SOME_NODES, events, everyone, federate, nodes, simulate, told
 from tests.flower.grids import LocalGrid
+from tests.flower.meddling import asked as wanted
 
 
 def test_nobody_connects(tmp_path):
-    with pytest.raises(FederationError, match=r"0 nodes joined within 0\.2 s, and it takes 1; start the nodes"):
+    with pytest.raises(
+        FederationError,
+        match=r"after 0\.2 s 0 nodes take part; clients 0, 1, 2, 3, 4, 5 of 6 without a node; start the nodes",
+    ):
         federate(everyone, grid=LocalGrid([]), out=tmp_path / "run")
     assert events(tmp_path / "run", "waiting")[0]["nodes"] == 0
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "interrupted"
@@ -24,7 +29,7 @@ def test_nobody_connects(tmp_path):
 
 def test_fewer_nodes_than_asked_for():
     options = dataclasses.replace(QUICK, min_nodes=4)
-    with pytest.raises(FederationError, match="2 nodes joined within"):
+    with pytest.raises(FederationError, match=r"2 nodes take part; .* To begin without them: -c min-nodes=2"):
         federate(everyone, grid=LocalGrid(nodes(everyone, 6)[:2]), options=options)
 
 
@@ -37,7 +42,7 @@ def test_a_node_that_comes_later_takes_part(tmp_path):
             grid.nodes[6] = app
             time.sleep(1.05)  # nodes are looked for once a second
 
-    federate(everyone, grid=grid, rounds=4, out=tmp_path / "run", callbacks=[come])
+    federate(everyone, grid=grid, rounds=4, options=SOME_NODES, out=tmp_path / "run", callbacks=[come])
     took_part = [event["took_part"] for event in events(tmp_path / "run", "done_round")]
     assert took_part[0] == [0, 1, 2, 3, 4]
     assert took_part[-1] == [0, 1, 2, 3, 4, 5]
@@ -97,7 +102,7 @@ def introduced(**more):
     ],
 )
 def test_a_node_that_does_not_fit_is_refused_at_join(more, reason, tmp_path):
-    federate(everyone, grid=introduced(**more), rounds=1, out=tmp_path / "run")
+    federate(everyone, grid=introduced(**more), rounds=1, options=SOME_NODES, out=tmp_path / "run")
     (refused,) = events(tmp_path / "run", "refused")
     assert refused["node"] == 1
     assert reason in refused["reason"]
@@ -106,7 +111,7 @@ def test_a_node_that_does_not_fit_is_refused_at_join(more, reason, tmp_path):
 
 def test_a_node_with_another_version_says_so_at_the_node(monkeypatch, caplog, tmp_path):
     monkeypatch.setattr("fedgbo.flower.strategy.__version__", "9.9")
-    with pytest.raises(FederationError, match="0 nodes joined"):
+    with pytest.raises(FederationError, match="0 nodes take part; node 1 was refused: it has fedgbo"):
         federate(everyone, out=tmp_path / "run")
     assert "this node cannot take part" in caplog.text
     assert "the server has fedgbo 9.9" in caplog.text
@@ -115,7 +120,7 @@ def test_a_node_with_another_version_says_so_at_the_node(monkeypatch, caplog, tm
 
 def test_a_node_without_the_device_it_names(tmp_path):
     homes = [*nodes(everyone)[:2], (client_app(everyone), {"clients": "2,5", "device": "cuda:77"})]
-    federate(everyone, grid=LocalGrid(homes), rounds=1, out=tmp_path / "run")
+    federate(everyone, grid=LocalGrid(homes), rounds=1, options=SOME_NODES, out=tmp_path / "run")
     assert "there is no device cuda:77 here" in events(tmp_path / "run", "refused")[0]["reason"]
 
 
@@ -130,3 +135,65 @@ def test_a_node_loads_no_file_that_the_server_names(tmp_path):
     assert "the algorithm Own is not known here" in events(tmp_path / "run", "refused")[0]["reason"]
     homes = [(client_app(everyone, own=[Own]), {"partition-id": i, "num-partitions": 3}) for i in range(3)]
     assert told(federate(everyone, algorithm, grid=LocalGrid(homes))) == told(simulate(everyone, algorithm))
+
+
+def registered(tmp_path, *clients):
+    """Options with a file of registered nodes, hospital-1 with Flower's id 1 and so on, for these clients."""
+    file = tmp_path / "nodes.json"
+    nodes = {f"hospital-{number}": {"id": number, "clients": own} for number, own in enumerate(clients, start=1)}
+    file.write_text(json.dumps(nodes))
+    return dataclasses.replace(QUICK, nodes=str(file))
+
+
+def test_keys_are_bound_to_clients(tmp_path):
+    """The second node offers the first one's clients too, and answers faster."""
+    options = registered(tmp_path, "0-2", "3-5")
+    homes = [(client_app(everyone), {"clients": "0-2"}), (client_app(everyone), {"clients": "0-5"})]
+    with pytest.raises(FederationError, match="hospital-2 was refused: it offers clients 0, 1, 2, and its key is"):
+        federate(everyone, grid=LocalGrid(homes), options=options)
+    honest = [(client_app(everyone), {"clients": own}) for own in ("0-2", "3-5")]
+    assert told(federate(everyone, grid=LocalGrid(honest), options=options)) == told(simulate(everyone))
+
+
+def test_a_registered_node_that_is_missing_is_an_error_unless_asked_for(tmp_path):
+    options = registered(tmp_path, "0-2", "3-5", "7")
+    homes = [(client_app(everyone), {"clients": own}) for own in ("0-2", "3-5")]
+    with pytest.raises(FederationError, match="2 of 3 registered nodes take part; hospital-3 is missing; start"):
+        federate(everyone, grid=LocalGrid(homes), options=options, out=tmp_path / "first")
+    federate(everyone, grid=LocalGrid(homes), options=dataclasses.replace(options, min_nodes=2), out=tmp_path / "run")
+    first, last = events(tmp_path / "run", "nodes")
+    assert first["joined"] == last["joined"] == {"hospital-1": [0, 1, 2], "hospital-2": [3, 4, 5]}
+    assert first["missing"] == last["missing"] == ["hospital-3"]
+    assert events(tmp_path / "run")[-1]["kind"] == "finished"
+
+
+def test_a_node_whose_key_is_not_registered(tmp_path):
+    options = dataclasses.replace(registered(tmp_path, "0-5"), min_nodes=1)
+    homes = [(client_app(everyone), {"clients": "0-5"}), (client_app(everyone), {"clients": "0"})]
+    federate(everyone, grid=LocalGrid(homes), options=options, out=tmp_path / "run")
+    assert "its key is not registered" in events(tmp_path / "run", "refused")[0]["reason"]
+    assert registered_clients(str(tmp_path / "nodes.json")) == 6
+
+
+def test_a_damaged_list_of_nodes(tmp_path):
+    (tmp_path / "nodes.json").write_text("[1]")
+    with pytest.raises(ConfigError, match="cannot be read as a list of registered nodes; register nodes with"):
+        federate(everyone, options=dataclasses.replace(QUICK, nodes=str(tmp_path / "nodes.json")))
+
+
+def test_a_node_that_was_refused_is_asked_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgbo.flower.roster.AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("fedgbo.flower.roster.LOOK_SECONDS", 0.05)
+    asked = []
+
+    def meddle(reply, node):
+        if node == 1 and reply.metadata.message_type.startswith("query"):
+            asked.append(node)
+            if len(asked) < 3:
+                return Message(Error(2, "app 0123 waits for the node's operators to allow it"), reply_to=wanted(reply))
+        return reply
+
+    options = dataclasses.replace(QUICK, wait=20)
+    federate(everyone, grid=LocalGrid(nodes(everyone, 6), meddle), options=options, out=tmp_path / "run")
+    (refused,) = events(tmp_path / "run", "refused")  # once, not for each time that it was asked
+    assert refused["reason"] == "app 0123 waits for the node's operators to allow it"

@@ -9,13 +9,15 @@ from fedgbo.core.errors import ConfigError
 from fedgbo.flower import client_app
 from fedgbo.flower.node import build_task, hosted_clients, model_digest, spread
 from tests.conftest import make_task
-from tests.flower.federations import events, everyone, federate, nodes
+from tests.flower.federations import SOME_NODES, events, everyone, federate, nodes
 from tests.flower.grids import LocalGrid
 
 
 def test_clients_by_name_or_by_partition():
     assert hosted_clients({"clients": "4,0"}, clients=6) == [0, 4]
     assert hosted_clients({"clients": 3}, clients=6) == [3]
+    assert hosted_clients({"clients": "1-3"}, clients=6) == [1, 2, 3]
+    assert hosted_clients({"clients": "1::3"}, clients=6) == [1, 4]
     assert hosted_clients({"partition-id": 2, "num-partitions": 4}, clients=6) == [2]
 
 
@@ -23,9 +25,9 @@ def test_clients_by_name_or_by_partition():
     ("config", "reason"),
     [
         ({}, "must say which clients this node hosts"),
-        ({"clients": "zero"}, 'numbers such as "0,3,6"'),
+        ({"clients": "zero"}, "numbers such as 0 or 0,3,6 or 0-4"),
         ({"clients": "0,6"}, r"within 0 \.\.\. 5"),
-        ({"clients": "-1"}, r"within 0 \.\.\. 5"),
+        ({"clients": "-1"}, "numbers such as 0 or 0,3,6 or 0-4"),
         ({"partition-id": 4, "num-partitions": 4}, r"partition-id must be 0 \.\.\. 3"),
         ({"partition-id": -1, "num-partitions": 4}, r"partition-id must be 0 \.\.\. 3"),
         ({"partition-id": "x", "num-partitions": 4}, "must be whole numbers"),
@@ -103,8 +105,23 @@ def other_model():
 
 def test_a_node_with_another_model_cannot_join_and_says_so_in_its_log(tmp_path, caplog):
     homes = [*nodes(everyone)[:2], (client_app(other_model), {"partition-id": 2, "num-partitions": 3})]
-    federate(everyone, grid=LocalGrid(homes), rounds=1, out=tmp_path / "run")
+    federate(everyone, grid=LocalGrid(homes), rounds=1, out=tmp_path / "run", options=SOME_NODES)
     (refused,) = events(tmp_path / "run", "refused")
     reason = "this node's model has other parameters (names, shapes or types) than the server's"
     assert refused["reason"] == reason
     assert f"this node cannot take part: ConfigError: {reason}" in caplog.text
+
+
+def with_patients():
+    raise ValueError("could not convert string 'JOHN DOE, 1961'")
+
+
+def test_the_text_of_an_exception_stays_on_the_node(tmp_path, caplog):
+    homes = [*nodes(everyone)[:2], (client_app(with_patients), {"partition-id": 2, "num-partitions": 3})]
+    federate(everyone, grid=LocalGrid(homes), rounds=1, out=tmp_path / "run", options=SOME_NODES)
+    (refused,) = events(tmp_path / "run", "refused")
+    assert refused["reason"] == "its task cannot be built: ValueError; the node's log says more"
+    file = tmp_path / "run" / "events.jsonl"
+    assert "DOE" not in file.read_text()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "this node cannot take part: DataError: could not convert string 'JOHN DOE, 1961'" in caplog.text

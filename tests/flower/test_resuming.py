@@ -1,10 +1,12 @@
 """A server that is stopped, killed or cut off goes on to the same bits, and never from a bad checkpoint."""
 
+import dataclasses
+
 import httpx
 import pytest
 
 import fedgbo
-from fedgbo.core.errors import DivergenceError, FederationError, RunFolderError
+from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RunFolderError
 from fedgbo.flower import Strategy
 from fedgbo.runs.folder import RunFolder
 from tests.flower.federations import GBO, QUICK, events, everyone, federate, nodes, simulate, some, told
@@ -59,7 +61,8 @@ def test_a_checkpoint_that_is_damaged_or_of_another_run_is_refused(tmp_path):
         federate(everyone, rounds=3, out=tmp_path / "run", resume=True)
 
 
-def test_a_superlink_that_is_gone_ends_the_run_in_our_words(tmp_path):
+def test_a_superlink_that_is_gone_ends_the_run_in_our_words(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgbo.flower.messenger.PAUSES", ())
     grid = LocalGrid(nodes(everyone))
 
     def gone(progress):
@@ -73,3 +76,31 @@ def test_a_superlink_that_is_gone_ends_the_run_in_our_words(tmp_path):
     with pytest.raises(FederationError, match="the connection to the SuperLink broke"):
         federate(everyone, grid=grid, rounds=3, out=tmp_path / "run", callbacks=[gone])
     assert told(federate(everyone, rounds=3, out=tmp_path / "run", resume=True)) == told(simulate(everyone, rounds=3))
+
+
+def test_a_superlink_that_fails_for_a_moment_is_called_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedgbo.flower.messenger.PAUSES", (0.01, 0.01))
+    grid, failures = LocalGrid(nodes(everyone)), []
+    pull = grid.pull_messages
+
+    def fail_twice(ids):
+        if len(failures) < 2:
+            failures.append(ids)
+            response = httpx.Response(500, request=httpx.Request("POST", "https://x"))
+            raise httpx.HTTPStatusError("500", request=response.request, response=response)
+        return pull(ids)
+
+    grid.pull_messages = fail_twice
+    assert told(federate(everyone, grid=grid)) == told(simulate(everyone))
+    assert len(failures) == 2
+
+
+def test_options_that_decide_the_result_are_held_against_a_resume(tmp_path):
+    federate(everyone, rounds=1, out=tmp_path / "run")
+    changed = dataclasses.replace(QUICK, quorum=0.9)
+    with pytest.raises(ConfigError, match=r"quorum is 0.9 now, .* resume it with: -c quorum=0.5"):
+        federate(everyone, rounds=2, options=changed, out=tmp_path / "run", resume=True)
+    weighted = dataclasses.replace(QUICK, weighted=True)
+    with pytest.raises(RunFolderError, match="its aggregator is None, here it is"):
+        federate(everyone, rounds=2, options=weighted, out=tmp_path / "run", resume=True)
+    federate(everyone, rounds=2, options=dataclasses.replace(QUICK, deadline=0.5), out=tmp_path / "run", resume=True)

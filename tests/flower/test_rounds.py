@@ -113,7 +113,7 @@ def test_a_round_tried_again_has_others_in_the_place_of_those_who_left(tmp_path)
     federate(some, grid=grid, rounds=1, options=options, out=tmp_path / "run")
     first, second = events(tmp_path / "run", "round")
     assert set(second["clients"]) == {0, 1, 2} != set(first["clients"])
-    assert "the node is gone: node left" in events(tmp_path / "run", "dropped")[0]["reason"]
+    assert "the node is gone; the node's log says more" in events(tmp_path / "run", "dropped")[0]["reason"]
 
 
 def test_a_round_tried_again_has_others_in_the_place_of_those_who_lied(tmp_path):

@@ -127,7 +127,8 @@ def test_a_client_that_raises_or_dies_is_dropped(tmp_path):
     federate(everyone, grid=meddled(raises), rounds=2, out=tmp_path / "run")
     dropped = events(tmp_path / "run", "dropped")
     assert [(event["round"], event["client"]) for event in dropped] == [(1, 0), (2, 0)]
-    assert "the client app raised an error: RuntimeError: no such patient" in dropped[0]["reason"]
+    assert dropped[0]["reason"] == "the client app raised an error; the node's log says more"
+    assert "patient" not in (tmp_path / "run" / "events.jsonl").read_text()
 
 
 def test_a_reply_that_flower_cannot_put_together_costs_that_node_only(tmp_path):
@@ -143,3 +144,29 @@ def test_a_reply_that_flower_cannot_put_together_costs_that_node_only(tmp_path):
     federate(everyone, grid=grid, rounds=1, out=tmp_path / "run")
     (dropped,) = events(tmp_path / "run", "dropped")
     assert "the reply cannot be read: ValueError" in dropped["reason"]
+
+
+def two():
+    """Two clients, of which neither can be called the outlier."""
+    return make_task(clients=2, batch_size=4)
+
+
+def test_an_absurd_update_of_one_of_two_clients_names_the_client(tmp_path):
+    grid = LocalGrid(nodes(two, 2), lambda reply, node: scaled(1e30)(reply) if trained_by(reply, node, 1) else reply)
+    federate(two, grid=grid, rounds=1, out=tmp_path / "run")
+    (rejected,) = events(tmp_path / "run", "rejected")
+    assert rejected["client"] == 0
+    assert "larger than max-update allows" in rejected["reason"]
+
+
+def test_two_clients_are_compared_with_earlier_rounds(tmp_path):
+    grid = LocalGrid(nodes(two, 2), lambda reply, node: scaled(1e4)(reply) if trained_by(reply, node, 2) else reply)
+    federate(two, grid=grid, rounds=2, out=tmp_path / "run")
+    (rejected,) = events(tmp_path / "run", "rejected")
+    assert (rejected["round"], rejected["client"]) == (2, 0)
+    assert "times the median of past rounds" in rejected["reason"]
+
+
+def trained_by(reply, node, since):
+    """Whether it is node 1's reply to a training message, in the round `since` or later."""
+    return node == 1 and reply.metadata.message_type.startswith("train") and int(reply.metadata.group_id) >= since

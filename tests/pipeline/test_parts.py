@@ -101,6 +101,14 @@ def test_the_median_of_an_even_number_is_in_the_middle():
     assert fedgbo.Median().combine(uploads[:3]).params.tolist() == [2.0, 5.0]
 
 
+def test_the_trimmed_mean_leaves_out_the_extremes_of_each_coordinate():
+    uploads = [upload(*v) for v in ([1.0, 9.0], [2.0, -1e30], [3.0, 1.0], [1e30, 2.0], [4.0, 3.0])]
+    assert fedgbo.TrimmedMean(0.2).combine(uploads).params.tolist() == [3.0, 2.0]
+    assert fedgbo.TrimmedMean(0.0).combine(uploads[:1]).params.tolist() == [1.0, 9.0]
+    with pytest.raises(fedgbo.ConfigError, match=r"share must be at least 0 and less than 0\.5, not 0\.5"):
+        fedgbo.TrimmedMean(0.5)
+
+
 def test_the_mean_by_samples_by_hand():
     uploads = [upload(1.0, client=0, samples=1), upload(5.0, client=1, samples=3)]
     assert fedgbo.ExactMean("samples").combine(uploads).params.tolist() == [4.0]

@@ -1,8 +1,9 @@
 """How a federation's run is followed: its events in sentences, how to resume it, its score and digests."""
 
+import shlex
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ import typer
 from fedgbo.cli.console import err, out, print_json
 from fedgbo.core import FederationError
 from fedgbo.federation.control import Control
+from fedgbo.federation.local import Running
 from fedgbo.federation.monitor import Event, EventFile, digest_of, follow, simulated
-from fedgbo.federation.processes import Process
 from fedgbo.reports.table import quantity
 from fedgbo.runs.bar import score
+from fedgbo.runs.client_numbers import in_words
 from fedgbo.runs.folder import RunFolder
 
-MOST_LISTED = 12  # clients in a sentence
 LINES = {
     "waiting": "waiting for nodes: {nodes} so far, with {clients} of {wanted} clients",
     "joined": "{node} hosts {hosted}",
@@ -44,13 +45,28 @@ class EventView:
         """Return the line for an event; None for kinds that are not shown."""
         if event.kind == "done_round":
             return self._round_done(event)
+        if event.kind == "nodes":
+            return self._nodes(event)
         if event.kind not in LINES:
             return None
         node = self.names.get(event["node"], f"node {event['node']}")
         again = f", attempt {event['attempt'] + 1}" if event["attempt"] else ""
-        hosted = clients(event["clients"]) if event.kind in ("joined", "round") else ""
+        hosted = in_words(event["clients"] or []) if event.kind in ("joined", "round") else ""
         words = {"node": node, "again": again, "hosted": hosted, "reason": printable(event["reason"])}
         return LINES[event.kind].format_map(defaultdict(str, {**event.content, **words}))
+
+    def _nodes(self, event: Event) -> str:
+        """Return who takes part, and on further lines who does not, and why."""
+        joined = [f"{name} ({in_words(numbers)})" for name, numbers in (event["joined"] or {}).items()]
+        lines = [f"nodes that take part: {', '.join(joined) or 'none'}"]
+        lines += [f"[yellow]{name} is missing[/]" for name in map(printable, event["missing"] or [])]
+        refused = (event["refused"] or {}).items()
+        lines += [f"[yellow]{printable(name)} is refused:[/] {printable(reason)}" for name, reason in refused]
+        twice = (event["duplicates"] or {}).items()
+        lines += [f"[yellow]client {client} is hosted twice:[/] by {', '.join(names)}" for client, names in twice]
+        if event["unhosted"]:
+            lines.append(f"[yellow]without a node:[/] {in_words(event['unhosted'])}")
+        return "\n".join(lines)
 
     def _round_done(self, event: Event) -> str:
         seconds: Mapping[str, float] = event["seconds"] or {}
@@ -67,25 +83,15 @@ class EventView:
         return ", ".join(part for part in parts if part)
 
 
-def clients(numbers: list[int] | None) -> str:
-    """Return a list of clients in words.
-
-    >>> clients([3]), clients([0, 2]), clients(list(range(20)))
-    ('client 3', 'clients 0, 2', '20 clients: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...')
-    """
-    known = numbers or []
-    if len(known) == 1:
-        return f"client {known[0]}"
-    listed = ", ".join(map(str, known[:MOST_LISTED]))
-    if len(known) <= MOST_LISTED:
-        return f"clients {listed}" if known else "no clients"
-    return f"{len(known)} clients: {listed}, ..."
-
-
 def printable(text: Any) -> str:
     """Return untrusted text without markup, colours or control characters."""
     shown = "".join(letter if letter.isprintable() else " " for letter in str(text))
     return shown.replace("[", r"\[")
+
+
+def quoted(path: Path) -> str:
+    """Return a path for a command line."""
+    return printable(shlex.quote(str(path)))
 
 
 def _bytes(count: int | None) -> str:
@@ -93,18 +99,20 @@ def _bytes(count: int | None) -> str:
 
 
 def follow_run(
-    to_server: Control, number: int, folder: Path, view: EventView | None, processes: Sequence[Process] = ()
+    to_server: Control, number: int, events: EventFile, view: EventView | None, local: Running | None = None
 ) -> None:
-    """Show the run's events until it ends; raise if it did not complete."""
+    """Show the run's events until it ends; raise if it did not complete. `local` has the processes to watch."""
 
     def show(event: Event) -> None:
         if view is not None and (line := view.line(event)) is not None:
             err.print(line)
 
-    def lost(process: Process) -> None:
-        err.print(f"[yellow]{process.name} is gone;[/] {printable(process.last_words())}")
+    def check() -> None:
+        if local is not None:
+            for process in local.lost():
+                err.print(f"[yellow]{process.name} is gone;[/] {printable(process.last_words())}")
 
-    ending = follow(to_server, number, EventFile(folder, skip=True), show, processes, lost)
+    ending = follow(to_server, number, events, show, check)
     if not ending.completed:
         raise FederationError(f"the run did not finish: {ending.reason}")
 
@@ -123,6 +131,9 @@ def resumable(again: Callable[[], str], logs: Callable[[], list[str]]) -> Iterat
 
 def show_result(run: Path, check: bool) -> None:
     """Print a run's score, folder and digest; with `check` also the digest of `fedgbo run`."""
+    if not (run / "run.json").exists():
+        out.print(f"completed; {printable(run)} is on the server's file system, which is not this one")
+        return
     last = RunFolder.open(run).records()[-1]
     out.print(f"{score(last.accuracy, last.loss)} after {last.round} rounds in {last.seconds:.1f} s\n{printable(run)}")
     show_digests(run, check)

@@ -22,6 +22,9 @@ OPTIONS: Mapping[str, Any] = {
     "run-folder": "",
     "settings": "",
     "resume": False,
+    "nodes": "",
+    "started-by": "",
+    "started-at": "",
     "clients": 0,
     "deadline": 120.0,
     "quorum": 0.5,
@@ -30,6 +33,7 @@ OPTIONS: Mapping[str, Any] = {
     "min-nodes": 0,
     "weighted": False,
     "max-norm": 100.0,
+    "max-update": 1e6,
     "attempts": 3,
     "poll": 0.1,
 }

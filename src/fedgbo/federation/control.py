@@ -1,4 +1,4 @@
-"""A client of a SuperLink's Control API: registers nodes, starts, stops and queries runs.
+"""A client of a SuperLink's Control API: registers and lists nodes, starts, stops and lists runs.
 
 It uses Flower's own HTTP client, without its command line, which takes seconds to start, and returns plain data.
 """
@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core import ConfigError, FederationError
+from fedgbo.core import ConfigError, FederationError, RunFolderError
 from fedgbo.federation.credentials import require_flower
 from fedgbo.federation.network import Address, check_server
+from fedgbo.federation.registry import Registry, fingerprint
+from fedgbo.federation.superlink import ServerFolder
 
 KEY_IN_USE = 23  # Flower's ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
 
@@ -35,36 +37,76 @@ class _RefusedError(FederationError):
 
 
 @dataclass(frozen=True)
+class Started:
+    """A run that was started: its number, and the hash of its app, which nodes can pin."""
+
+    number: int
+    app_sha256: str
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A registered node as Flower sees it."""
+
+    id: int
+    online: bool
+    changed: str  # when it connected or left last; empty if it never did
+
+
+@dataclass(frozen=True)
 class Control:
     """A connection to a SuperLink's Control API."""
 
+    server: ServerFolder
     address: Address
     client: Any
 
-    def register(self, public_key: bytes, name: str) -> int | None:
-        """Register a node; return its id, or None if it was registered before."""
+    def register(self, registry: Registry, public_key: bytes, name: str, clients: str) -> bool:
+        """Register a node for these clients, or change the clients of one; return whether it is new."""
+        registry.check_new(name, public_key, clients)
         try:
-            return int(self._call("RegisterNode", public_key=public_key, name=name).node_id)
+            number, new = int(self._call("RegisterNode", public_key=public_key, name=name).node_id), True
         except _RefusedError as error:
-            if error.code == KEY_IN_USE:
-                return None
-            raise
+            if error.code != KEY_IN_USE:
+                raise
+            nodes = self._call("ListNodes").nodes_info
+            number, new = next(int(node.node_id) for node in nodes if node.public_key == public_key), False
+        registry.add(name, number, public_key, clients)
+        self.server.audit("register", node=name, key=fingerprint(public_key), clients=clients)
+        return new
 
-    def start(self, app: Path, config: Mapping[str, Any]) -> int:
-        """Start a run of the app in a folder; `config` overrides the app's own. Return the run's id."""
-        from flwr.cli.build import build_fab_from_disk
+    def unregister(self, registry: Registry, name: str) -> None:
+        """Remove a node; the proxy refuses it from now on."""
+        node = registry.remove(name)
+        self.server.audit("unregister", node=name, key=node.fingerprint)
+        self._call("UnregisterNode", node_id=node.id)
+
+    def connections(self) -> dict[int, Connection]:
+        """Return how Flower sees the registered nodes, by id."""
+        found = {}
+        for node in self._call("ListNodes").nodes_info:
+            online = node.status == "online"
+            changed = node.last_activated_at if online else node.last_deactivated_at
+            found[int(node.node_id)] = Connection(int(node.node_id), online, str(changed))
+        return found
+
+    def start(self, app: Path, config: Mapping[str, Any]) -> Started:
+        """Start a run of the app in a folder; `config` overrides the app's own."""
         from flwr.common.serde import fab_to_proto, user_config_to_proto
         from flwr.supercore.fab import Fab
 
-        try:
-            bundle = build_fab_from_disk(app)
-        except (ValueError, OSError) as error:
-            raise ConfigError(f"{app} is not a Flower app: {error}; make one: fedgbo federation new DIR") from error
-        fab = fab_to_proto(Fab(hashlib.sha256(bundle).hexdigest(), bundle, {}))
+        content, sha256 = bundle(app)
+        fab = fab_to_proto(Fab(sha256, content, {}))
         answer = self._call("StartRun", fab=fab, override_config=user_config_to_proto(dict(config)))
         if not answer.HasField("run_id"):
             raise FederationError(f"the server at {self.address} did not start the run")
-        return int(answer.run_id)
+        self.server.audit("start", run=int(answer.run_id), app=str(app), app_sha256=sha256, options=dict(config))
+        return Started(int(answer.run_id), sha256)
+
+    def runs(self) -> dict[int, Status]:
+        """Return all runs that the server knows, with their status."""
+        runs = self._call("ListRuns").run_dict.items()
+        return {int(number): Status(r.status.status, r.status.sub_status, r.status.details) for number, r in runs}
 
     def status(self, run: int) -> Status:
         """Return a run's status."""
@@ -74,6 +116,7 @@ class Control:
 
     def stop(self, run: int) -> None:
         """Stop a run."""
+        self.server.audit("stop", run=run)
         self._call("StopRun", run_id=run)
 
     def log(self, run: int) -> Iterator[str]:
@@ -99,21 +142,50 @@ class Control:
             raise FederationError(f"the connection to the server at {self.address} broke: {error}") from error
 
 
+def bundle(app: Path) -> tuple[bytes, str]:
+    """Return the content of the app in a folder as Flower sends it, and its SHA-256."""
+    from flwr.cli.build import build_fab_from_disk
+
+    try:
+        content = build_fab_from_disk(app)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{app} is not a Flower app: {error}; make one: fedgbo federation new DIR") from error
+    return content, hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Bearer:
+    """Sends the server's secret with each call."""
+
+    secret: str
+
+    def intercept(self, context: Any, call_next: Any) -> Any:
+        context.request.headers["authorization"] = f"Bearer {self.secret}"
+        return call_next(context)
+
+
 @contextmanager
-def control(address: Address, ca: Path | None) -> Iterator[Control]:
-    """Connect to the SuperLink at `address`, verified with the authority's certificate `ca`; without TLS if None."""
+def control(server: ServerFolder) -> Iterator[Control]:
+    """Connect to the running server's Control API with its secret, which only the server's user can read."""
     require_flower()
-    check_server(address, ca)
+    address = server.control()
+    check_server(address, server.ca)
+    try:
+        secret = server.secret.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise RunFolderError(
+            f"{server.secret} cannot be read ({error.strerror}); operate a server as the user who runs it"
+        ) from error
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
     client = ControlHttpClient.from_server_address(
         server_address=str(address),
-        insecure=ca is None,
-        root_certificates=None if ca is None else ca.read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="fedgbo")],
+        insecure=False,
+        root_certificates=server.ca.read_bytes(),
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="fedgbo"), _Bearer(secret)],
     )
     try:
-        yield Control(address, client)
+        yield Control(server, address, client)
     finally:
         client.close()

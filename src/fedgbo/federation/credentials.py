@@ -159,6 +159,7 @@ class NodeFolder:
     def __init__(self, path: Path) -> None:
         self.path, self.name, self.log = path, path.name, path / "node.log"
         self.private_key, self.public_key = path / "node.key", path / f"{path.name}.pub"
+        self.apps = path / "apps"
 
     def check(self) -> None:
         """Raise RunFolderError unless the key exists and is closed to other users."""

@@ -8,14 +8,17 @@ server.log   the server app's log
 federation.json
 """
 
+import getpass
 import json
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core import ConfigError, RunFolderError, whole
+from fedgbo.core import ConfigError, FederationError, RunFolderError, whole
 from fedgbo.federation.app_folder import SETTINGS, check_new, write_app
 from fedgbo.federation.control import Control, control
 from fedgbo.federation.credentials import (
@@ -27,9 +30,10 @@ from fedgbo.federation.credentials import (
     require_flower,
 )
 from fedgbo.federation.network import LOOPBACK, Address, free_ports
-from fedgbo.federation.processes import Process, stop
-from fedgbo.federation.superlink import ServerFolder, start_superlink
-from fedgbo.federation.supernode import ConfigValue, start_supernode, wait_joined
+from fedgbo.federation.processes import Process, Service, stop
+from fedgbo.federation.registry import Registry
+from fedgbo.federation.superlink import ServerFolder, start_server
+from fedgbo.federation.supernode import ConfigValue, start_node, wait_joined
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.files import write_atomic
 
@@ -53,13 +57,30 @@ class LocalFolder:
         return [NodeFolder(self.path / f"node-{number}") for number in range(count)]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Running:
     """A federation whose processes run."""
 
     control: Control
-    processes: Sequence[Process]  # the SuperLink first
+    server: Sequence[Process]
+    nodes: Sequence[Process]
     names: Mapping[int, str]  # of the nodes, by Flower's ids
+    told: set[Process] = field(default_factory=set)  # nodes that were reported as lost
+
+    @property
+    def processes(self) -> list[Process]:
+        """All processes, with the nodes' helpers."""
+        return [one for process in (*self.server, *self.nodes) for one in (process, *process.helpers)]
+
+    def lost(self) -> list[Process]:
+        """Return the nodes' processes that ended since the last call; raise if one of the server's ended."""
+        for process in self.server:
+            if not process.alive:
+                raise FederationError(f"{process.name} is gone; {process.last_words()}")
+        nodes = [one for process in self.nodes for one in (process, *process.helpers)]
+        found = [one for one in nodes if not one.alive and one not in self.told]
+        self.told |= set(found)
+        return found
 
 
 def prepare(path: Path, config: RunConfig, nodes: int, options: Mapping[str, Any]) -> LocalFolder:
@@ -79,15 +100,21 @@ def prepare(path: Path, config: RunConfig, nodes: int, options: Mapping[str, Any
     return folder
 
 
-def overrides(settings: Path, run_folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+def overrides(server: ServerFolder, settings: Path, run_folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the app configuration that starts a run, or resumes it if the run folder exists."""
-    paths = {"settings": str(settings.absolute()), "run-folder": str(run_folder.absolute())}
-    return {**paths, "resume": (run_folder / "run.json").exists(), **options}
+    paths = {"settings": settings, "run-folder": run_folder, "nodes": Registry(server.path).path}
+    return {
+        **{name: str(path.absolute()) for name, path in paths.items()},
+        "started-by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "started-at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "resume": (run_folder / "run.json").exists(),
+        **options,
+    }
 
 
 def start_run(folder: LocalFolder, running: Running) -> int:
     """Start or resume the run; return its id."""
-    return running.control.start(folder.app, overrides(folder.app / SETTINGS, folder.run, {}))
+    return running.control.start(folder.app, overrides(folder.server, folder.app / SETTINGS, folder.run, {})).number
 
 
 @contextmanager
@@ -100,23 +127,24 @@ def running(
 
     `config` gives each node's configuration; by default node i of n hosts the clients c with c mod n = i.
     """
-    nodes = folder.nodes
-    link_port, *ports = free_ports(1 + len(nodes))
+    nodes, services = folder.nodes, list[Service]()
     processes: list[Process] = []
     try:
-        processes.append(start_superlink(folder.server, Address(LOOPBACK, link_port), keep=False))
+        services = start_server(folder.server, Address(LOOPBACK, free_ports(1)[0]), keep=False)
+        processes += [service.process for service in services]
         address, ca = folder.server.address(), folder.server.ca
-        tell(f"the SuperLink answers at {address}, with TLS; nodes are authenticated by their keys")
-        with control(address, ca) as to_server:
-            for node in nodes:
-                to_server.register(read_public_key(node.public_key), node.name)
-            for number, (node, port) in enumerate(zip(nodes, ports, strict=True)):
-                own = config(number) if config else {"partition-id": number, "num-partitions": len(nodes)}
-                processes.append(start_supernode(node, address, ca, own, port))
-            started = zip(nodes, processes[1:], strict=True)
-            names = {wait_joined(process, node, address): node.name for node, process in started}
+        tell(f"the server answers at {address}, with TLS; nodes are authenticated by their keys")
+        with control(folder.server) as to_server:
+            registry = Registry(folder.server.path)
+            for number, node in enumerate(nodes):
+                clients = f"{number}::{len(nodes)}"
+                to_server.register(registry, read_public_key(node.public_key), node.name, clients)
+                own = config(number) if config else {"clients": clients}
+                processes.append(start_node(node, address, ca, own, any_app=True))
+            for node, process in zip(nodes, processes[len(services) :], strict=True):
+                wait_joined(process, node, address)
             tell(f"{len(nodes)} nodes have joined")
-            yield Running(to_server, processes, names)
+            yield Running(to_server, processes[: len(services)], processes[len(services) :], registry.names())
     finally:
         stop(processes)
         folder.server.forget()

@@ -4,7 +4,7 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,15 @@ from typing import Any
 from fedgbo.core import FederationError, RunFolderError
 from fedgbo.federation.control import Control, Status
 from fedgbo.federation.credentials import PRIVATE_FILE
-from fedgbo.federation.processes import Process, Tail, without_colours
+from fedgbo.federation.processes import Tail, without_colours
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import execute, read_config
 from fedgbo.runs.folder import RunFolder
 
 EVENT_SECONDS = 0.1  # between reads of the events
+PENDING_SECONDS = 180.0  # for the server's app to start; about 3 on an idle machine
 STATUS_SECONDS = 1.0  # between queries to the SuperLink
-SILENT = "No heartbeat"  # Flower's status, after about a minute, of a server app that was killed
+LAST_EVENT_SECONDS = 10.0  # in which a server app that ends in order writes its last event
 
 
 @dataclass(frozen=True)
@@ -62,44 +63,59 @@ class Ending:
     digest: str | None  # of the parameters and statistics, if it finished
 
 
+class _Heard:
+    """What a run's events have told so far."""
+
+    def __init__(self, events: EventFile) -> None:
+        self.stopped, self.digest = "", None
+        self._events, self._began, self._idle = events, False, float("inf")
+
+    def read(self, show: Callable[[Event], None]) -> None:
+        """Pass the new events to `show`, and note how the run ended."""
+        for event in self._events.new():
+            show(event)
+            self._began = True
+            self.stopped = str(event["reason"]) if event.kind == "stopped" else self.stopped
+            self.digest = event["digest"] if event.kind == "finished" else self.digest
+
+    def app_died(self) -> bool:
+        """Whether the server's app let go of the run's folder without a last event, for some seconds."""
+        free = self._began and not self.stopped and not self.digest
+        free = free and not RunFolder(self._events.path.parent).in_use()
+        self._idle = min(self._idle, time.monotonic()) if free else float("inf")
+        return time.monotonic() - self._idle > LAST_EVENT_SECONDS
+
+
 def follow(
     control: Control,
     run: int,
     events: EventFile,
     show: Callable[[Event], None],
-    processes: Sequence[Process] = (),
-    lost: Callable[[Process], None] = lambda process: None,
+    check: Callable[[], None] = lambda: None,
 ) -> Ending:
-    """Pass a run's events to `show` until the run is over.
-
-    The first of `processes`, if any, is the SuperLink, without which the run cannot continue. `lost` is called once for
-    each other process that ends; the run continues without it if possible.
-    """
-    stopped, result = "", None
-    running = list(processes)
-    asked, status = 0.0, Status("pending", "", "")
+    """Pass a run's events to `show` until the run is over; `check` is called meanwhile, and may raise."""
+    heard, asked, status = _Heard(events), 0.0, Status("pending", "", "")
+    patience = time.monotonic() + PENDING_SECONDS
     while True:
         over = status.stage == "finished"
-        for event in events.new():
-            show(event)
-            stopped = str(event["reason"]) if event.kind == "stopped" else stopped
-            result = str(event["digest"]) if event.kind == "finished" else result
+        heard.read(show)
         if over:
             break
-        for process in [process for process in running if not process.alive]:
-            running.remove(process)
-            if process is processes[0]:
-                raise FederationError(f"the SuperLink is gone; {process.last_words()}")
-            lost(process)
+        check()
         if time.monotonic() - asked > STATUS_SECONDS:
             status, asked = control.status(run), time.monotonic()
+            if heard.app_died():  # Flower would notice after a minute
+                control.stop(run)
+                heard.stopped = "the server's app died or was killed"
+            if status.stage in ("pending", "starting") and time.monotonic() > patience:
+                raise FederationError(
+                    f"the server did not start the app within {PENDING_SECONDS:.0f} s; its superlink.log says more"
+                )
         if status.stage != "finished":
             time.sleep(EVENT_SECONDS)
-    if status.outcome == "completed" and result is not None:
-        return Ending(True, "", result)
-    if not stopped and SILENT in status.details:
-        stopped = f"the server's app died or was killed (Flower says: {status.details})"
-    return Ending(False, stopped or status.details or status.outcome or "it ended early", result)
+    if status.outcome == "completed":  # without a digest if the run's folder is on another file system
+        return Ending(True, "", heard.digest)
+    return Ending(False, heard.stopped or status.details or status.outcome or "it ended early", heard.digest)
 
 
 @contextmanager

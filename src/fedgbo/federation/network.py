@@ -99,15 +99,8 @@ class UntrustedError(FederationError):
     """The server answers but is not trusted; waiting does not help."""
 
 
-def check_server(address: Address, ca: Path | None) -> None:
-    """Raise, with the reason, unless the server at `address` can be used: with TLS if `ca` is given, else without."""
-    if ca is None:
-        if _speaks_tls(address):
-            raise FederationError(
-                f"refused: the server at {address} speaks TLS only, and this client was told to speak without; give "
-                "the federation's authority with --ca ca.crt instead of --insecure"
-            )
-        return
+def check_server(address: Address, ca: Path) -> None:
+    """Raise, with the reason, unless the server at `address` speaks TLS and is trusted by the authority `ca`."""
     try:
         context = ssl.create_default_context(cafile=str(ca))
     except OSError as error:  # SSLError is one
@@ -128,7 +121,7 @@ def check_server(address: Address, ca: Path | None) -> None:
         raise FederationError(f"the connection to the server at {address} broke: {error}") from error
 
 
-def answers(address: Address, ca: Path | None) -> bool:
+def answers(address: Address, ca: Path) -> bool:
     """Return whether the server answers; raise UntrustedError if its certificate is not trusted."""
     try:
         check_server(address, ca)
@@ -152,17 +145,6 @@ def _distrust(address: Address, ca: Path, error: ssl.SSLCertVerificationError) -
         f"the certificate of the server at {address} was not signed by the authority in {ca} ({text}); either this is "
         "the wrong ca.crt, or somebody else answers at that address. Ask the server's administrators for their ca.crt"
     )
-
-
-def _speaks_tls(address: Address) -> bool:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # only tests for TLS; nothing is sent
-    try:
-        with _connect(address) as plain, context.wrap_socket(plain):
-            return True
-    except OSError:  # SSLError is one
-        return False
 
 
 def _connect(address: Address) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Processes of a federation: their environment, start, logs, and the end of whole process trees.
+"""Processes of a federation: their environment, start, restart, logs, and the end of whole process trees.
 
 Each process runs in its own session, so that Ctrl-C reaches only the command that started it, which then stops it in
 order. If that command is killed, Linux sends the process SIGTERM. Flower's SuperLink starts its helpers in sessions of
@@ -7,26 +7,31 @@ seen, and its helpers end when they notice that it is gone.
 """
 
 import ctypes
+import logging
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from fedgbo.core import FederationError, MissingExtraError
+from fedgbo.core import FederationError
 from fedgbo.federation.credentials import PRIVATE_FILE, private_folder, require_flower
 
 GRACE = 10.0  # seconds for processes to end after SIGTERM
 HELPER_GRACE = 2.0  # seconds for their helpers to end after them
 POLL = 0.05
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a new start
+MOST_STARTS = 10  # in a row
+STEADY = 600.0  # seconds after which a process counts as started well
+LOG_BYTES, LOG_FILES = 10_000_000, 5  # of a rotating log
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -46,18 +51,9 @@ def flower_environment(home: Path) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
     past = kept.get("NO_PROXY") or kept.get("no_proxy")
     direct = f"{past},{DIRECT}" if past else DIRECT
-    path = os.pathsep.join([sysconfig.get_path("scripts"), kept.get("PATH", os.defpath)])  # with Flower's commands
-    home = private_folder(home).absolute()
-    return {**kept, **QUIET, "FLWR_HOME": str(home), "PATH": path, "NO_PROXY": direct, "no_proxy": direct}
-
-
-def flower_command(name: str, environment: Mapping[str, str]) -> str:
-    """Return the full path of one of Flower's commands."""
     require_flower()
-    found = shutil.which(name, path=environment["PATH"])
-    if found is None:
-        raise MissingExtraError(f"{name} is not beside this Python; install it with: pip install 'fedgbo[flower]'")
-    return found
+    home = private_folder(home).absolute()
+    return {**kept, **QUIET, "FLWR_HOME": str(home), "NO_PROXY": direct, "no_proxy": direct}
 
 
 @dataclass(eq=False)
@@ -95,7 +91,7 @@ class Process:
     def output(self) -> str:
         """Return what this process has written so far, without colours."""
         with self.log.open("rb") as file:
-            file.seek(self.begin)
+            file.seek(self.begin if self.begin <= os.fstat(file.fileno()).st_size else 0)  # the log may be rotated
             return without_colours(file.read().decode("utf-8", errors="replace"))
 
     def wait_for(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
@@ -116,6 +112,28 @@ class Process:
         return f"{how}last line of output: {lines[-1] if lines else '(none)'}; log: {self.log}"
 
 
+def rotating_log(logger: logging.Logger, path: Path) -> None:
+    """Write a logger's lines with timestamps into a private file; a full file is renamed, the last ones are kept."""
+    path.touch(mode=PRIVATE_FILE)
+    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+
+def rotate(log: Path) -> None:
+    """Move a full log's content to the next file, and keep the last ones; processes go on writing into `log`."""
+    if not log.exists() or log.stat().st_size <= LOG_BYTES:
+        return
+    older = [log.with_name(f"{log.name}.{number}") for number in range(1, LOG_FILES + 1)]
+    for old, new in zip(older[-2::-1], older[:0:-1], strict=True):
+        if old.exists():
+            old.replace(new)
+    shutil.copyfile(log, older[0])
+    older[0].chmod(PRIVATE_FILE)
+    os.truncate(log, 0)  # processes append, so they continue at the beginning
+
+
 def without_colours(text: str) -> str:
     """Return text without terminal colours."""
     return _COLOURS.sub("", text)
@@ -131,6 +149,8 @@ class Tail:
         """Return the complete lines since the last call; none if the file does not exist."""
         try:
             with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self._offset:
+                    self._offset = 0  # the file was rotated
                 file.seek(self._offset)  # not read from the start: a node's log grows for weeks
                 complete, newline, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:
@@ -216,6 +236,50 @@ def _wait_until_gone(processes: Sequence[Process | ProcessId], seconds: float) -
         if not any(running):
             return
         time.sleep(POLL)
+
+
+@dataclass(eq=False)
+class Service:
+    """A process, and how to start it."""
+
+    start: Callable[[], Process]
+    starts: int = 0  # in a row, without the first
+    due: float = 0.0  # when it is to be started again
+    ended: bool = False
+    process: Process = field(init=False)
+    since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.process, self.since = self.start(), time.monotonic()
+
+
+def attend(services: Iterable[Service], tell: Callable[[str], None]) -> None:
+    """Look at services once, and start those again that ended; raise FederationError if one ends again and again."""
+    for service in services:
+        rotate(service.process.log)
+        now = time.monotonic()
+        if service.process.alive and not (service.ended or any(not one.alive for one in service.process.helpers)):
+            continue
+        if not service.ended:
+            last = next((one for one in (*service.process.helpers, service.process) if not one.alive), service.process)
+            service.starts = 1 if now - service.since > STEADY else service.starts + 1
+            if service.starts > MOST_STARTS:
+                raise FederationError(f"{last.name} ended {MOST_STARTS} times in a row; {last.last_words()}")
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (service.starts - 1))
+            service.ended, service.due = True, now + pause
+            tell(f"{last.name} ended ({last.last_words()}); it is started again in {pause:.0f} s")
+            stop([service.process])  # its helpers too
+        if now >= service.due:
+            try:
+                service.process, service.since, service.ended = service.start(), time.monotonic(), False
+            except FederationError as error:
+                service.starts += 1
+                if service.starts > MOST_STARTS:
+                    raise
+                service.due = time.monotonic() + min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (service.starts - 1))
+                tell(f"{error}; trying again")
+            else:
+                tell(f"{service.process.name} runs again")
 
 
 def end_with(parent: int) -> Callable[[], None] | None:

@@ -1,13 +1,19 @@
-"""The server: its folder, and Flower's SuperLink with TLS and nodes authenticated by their keys."""
+"""The server: its folder, and its processes: Flower's SuperLink on loopback, the process of its apps, and the proxy."""
 
 import datetime
+import getpass
 import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from fedgbo.core import ConfigError, RunFolderError
-from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower
-from fedgbo.federation.network import EVERYWHERE, LOOPBACK, Address, answers, check_free, is_loopback
-from fedgbo.federation.processes import Process, flower_command, flower_environment, stop
+from fedgbo.core import RunFolderError
+from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower, write_new
+from fedgbo.federation.network import EVERYWHERE, LOOPBACK, Address, answers, check_free, free_ports
+from fedgbo.federation.processes import Process, Service, flower_environment, stop
 from fedgbo.runs.files import write_atomic
 
 READY_SECONDS = 120.0  # about 6 on an idle machine
@@ -18,6 +24,8 @@ class ServerFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self.log, self._note = path, path / "superlink.log", path / "server.json"
+        self.proxy_log = path / "proxy.log"
+        self.secret, self.task_secret = path / "control.secret", path / "tasks.secret"
         self.ca, self.certificate, self.key = path / "ca.crt", path / "server.crt", path / "server.key"
 
     def check(self) -> None:
@@ -39,19 +47,44 @@ class ServerFolder:
             if end < now:
                 raise RunFolderError(f"{file} expired on {end:%Y-%m-%d}; move it and its key away, then: {command}")
 
-    def note(self, address: Address) -> None:
-        """Record the address at which this machine reaches the running server."""
-        write_atomic(self._note, (json.dumps({"host": address.host, "port": address.port}) + "\n").encode())
+    def audit(self, what: str, **more: Any) -> None:
+        """Append what an operator did to audit.jsonl, with the time and the user."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        line = json.dumps({"time": now, "user": getpass.getuser(), "what": what, **more})
+        handle = os.open(self.path / "audit.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+        with os.fdopen(handle, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def audited(self, what: str) -> list[dict[str, Any]]:
+        """Return the audit's entries of a kind, the last one last."""
+        try:
+            lines = (self.path / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return []
+        return [entry for entry in map(json.loads, lines) if entry["what"] == what]
+
+    def note(self, address: Address, control: Address) -> None:
+        """Record where nodes reach the running server, and where operators on this machine do."""
+        content = {"host": address.host, "port": address.port, "control": control.port}
+        write_atomic(self._note, (json.dumps(content) + "\n").encode())
 
     def forget(self) -> None:
         """Record that the server is not running."""
         self._note.unlink(missing_ok=True)
 
     def address(self) -> Address:
-        """Return the address at which this machine reaches the running server."""
+        """Return the address at which nodes on this machine reach the running server."""
+        return self._addresses()[0]
+
+    def control(self) -> Address:
+        """Return the address of the running server's Control API, on loopback."""
+        return self._addresses()[1]
+
+    def _addresses(self) -> tuple[Address, Address]:
         try:
             content = json.loads(self._note.read_text(encoding="utf-8"))
-            return Address(str(content["host"]), int(content["port"]))
+            address = Address(str(content["host"]), int(content["port"]))
+            return address, Address(LOOPBACK, int(content["control"]))
         except FileNotFoundError as error:
             command = f"fedgbo federation serve {self.path}"
             raise RunFolderError(f"no server runs from {self.path}; start it with: {command}") from error
@@ -59,51 +92,61 @@ class ServerFolder:
             raise RunFolderError(f"{self._note} is damaged: {error}; remove it and start the server again") from error
 
 
-def start_superlink(server: ServerFolder, listen: Address, *, insecure: bool = False, keep: bool = True) -> Process:
-    """Start a SuperLink on `listen` and wait until it answers.
+def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) -> list[Service]:
+    """Start a SuperLink on loopback, the process of its apps, and the proxy that serves nodes on `listen`.
 
-    With `keep`, registered nodes are stored in the server's folder; otherwise they are lost at the end. `insecure`
-    means plain HTTP without node authentication, which is allowed on the loopback interface only.
+    With `keep`, registered nodes are stored in the server's folder; otherwise they are lost at the end.
     """
-    if insecure and not is_loopback(listen.host):
-        raise ConfigError(
-            f"without TLS the server may listen on this machine only (127.0.0.1), not on {listen.host}; make "
-            f"certificates with: fedgbo federation certs {server.path}"
-        )
-    if not insecure:
-        server.check()
+    server.check()
     check_free(listen)
+    port = free_ports(1)[0]
+    inside = Address(LOOPBACK, port)
+    here = Address(LOOPBACK if listen.host in EVERYWHERE else listen.host, listen.port)
+    for file in (server.secret, server.task_secret):
+        file.unlink(missing_ok=True)
+        write_new(file, secrets.token_hex(32).encode())
     environment = flower_environment(server.path / "flwr")
-    command = [flower_command("flower-superlink", environment), "--host", listen.host, "--port", str(listen.port)]
-    command += ["--disable-runtime-dependency-installation"]
-    if insecure:
-        command += ["--insecure"]
-    else:
-        command += ["--enable-supernode-auth", "--ssl-ca-certfile", str(server.ca)]
-        command += ["--ssl-certfile", str(server.certificate), "--ssl-keyfile", str(server.key)]
+
+    def start(name: str, module: str, arguments: Sequence[str], ready: Callable[[], bool]) -> Callable[[], Process]:
+        def now() -> Process:
+            command = [sys.executable, "-m", f"fedgbo.federation.{module}", *arguments]
+            process = Process.start(name, command, environment, server.log)
+            try:
+                process.wait_for(ready, READY_SECONDS, "an answer")
+            except BaseException:
+                stop([process])
+                raise
+            return process
+
+        return now
+
+    link = [
+        "superlink",
+        str(server.secret),
+        "--host",
+        LOOPBACK,
+        "--port",
+        str(port),
+        "--disable-runtime-dependency-installation",
+    ]
+    link += ["--isolation", "process", "--superexec-auth-secret-file", str(server.task_secret)]
+    link += ["--enable-supernode-auth", "--ssl-ca-certfile", str(server.ca)]
+    link += ["--ssl-certfile", str(server.certificate), "--ssl-keyfile", str(server.key)]
     if keep:
         database = server.path / "superlink.db"
         database.touch(mode=PRIVATE_FILE)
         database.chmod(PRIVATE_FILE)
-        command += ["--database", str(database)]
-    here = Address(LOOPBACK if listen.host in EVERYWHERE else listen.host, listen.port)
-    process = Process.start("the SuperLink", command, environment, server.log)
+        link += ["--database", str(database)]
+    tasks = ["superexec", "-", "--runtime-api-address", str(inside), "--root-certificates", str(server.ca)]
+    tasks += ["--superexec-auth-secret-file", str(server.task_secret)]
+    door = [str(server.path), listen.host, str(listen.port), str(port)]
+    services: list[Service] = []
     try:
-        process.wait_for(lambda: answers(here, None if insecure else server.ca), READY_SECONDS, f"an answer at {here}")
+        services.append(Service(start("the SuperLink", "launch", link, lambda: answers(inside, server.ca))))
+        services.append(Service(start("the process of the server's apps", "launch", tasks, lambda: True)))
+        services.append(Service(start("the proxy", "proxy", door, lambda: answers(here, server.ca))))
     except BaseException:
-        stop([process])
+        stop(service.process for service in services)
         raise
-    server.note(here)
-    return process
-
-
-def exposure(listen: Address) -> str | None:
-    """Return a warning about what listening on `listen` exposes; None if it is this machine only."""
-    if is_loopback(listen.host):
-        return None
-    return (
-        f"{listen} can be reached from other machines. Nodes are authenticated by their keys, but the open edition of "
-        "Flower does not protect its Control API, which has the same port: whoever reaches it can register nodes and "
-        "start runs, that is, run code on this machine and on every node. Let only the nodes' addresses through the "
-        "firewall, or put a proxy in front that passes on nothing but /v1/fleet/; see docs/federation.md"
-    )
+    server.note(here, inside)
+    return services

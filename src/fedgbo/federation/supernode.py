@@ -1,27 +1,26 @@
-"""A node: Flower's SuperNode, why a server refuses it, and what its log says."""
+"""A node: Flower's SuperNode with the process of its apps, why a server refuses it, and what its log says."""
 
 import json
-import os
 import re
-from collections.abc import Iterator, Mapping
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from fedgbo.core import ConfigError, FederationError
-from fedgbo.federation.credentials import NodeFolder
-from fedgbo.federation.network import LOOPBACK, Address, check_server, free_ports
-from fedgbo.federation.processes import Process, Tail, flower_command, flower_environment, stop, without_colours
-from fedgbo.federation.warm import start_warm, warm_environment
+from fedgbo.federation.credentials import NodeFolder, write_new
+from fedgbo.federation.network import LOOPBACK, Address, free_ports
+from fedgbo.federation.processes import Process, Tail, flower_environment, stop, without_colours
 
 JOIN_SECONDS = 180.0  # about 8 on an idle machine, more when several start at once
+STALE_SECONDS = 120.0  # Flower takes a node that was killed for connected for about a minute
+RETRY_SECONDS = 10.0
 ConfigValue = str | int | float | bool
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _JOINED = re.compile(r"SuperNode ID: (\d+)")
+_STALE = "Failed to activate SuperNode"
 _REFUSALS = {  # patterns in a node's log, and the messages for them
-    r"Failed to activate SuperNode|No SuperNode found": "refused: the server at {server} does not know this node's "
-    "key; send {node.public_key} to its administrators, who register it with: fedgbo federation register DIR "
-    "{node.public_key.name}",
-    r"must be registered|registration (is )?disabled": "refused: the server at {server} accepts only nodes whose keys "
-    "are registered, and this node showed none; make one with: fedgbo federation key {node.path}",
     r"Exit Code: 606|version compatibility": "refused: this node runs another version of Flower than the server at "
     "{server}: {version}",
     r"certificate verify failed|handshake error": "this node does not trust the certificate of the server at {server}; "
@@ -33,35 +32,40 @@ _NEWS = (  # patterns in a node's log, and what to tell the user
     (re.compile(r"\[RUN \d+, ROUND (\d+)\]"), r"round \1"),
     (re.compile(r"(this node cannot take part: .*)"), r"\1"),
     (re.compile(r"(client \d+ in round \d+: .*)"), r"\1"),
+    (re.compile(r"(an app's process .* was killed by \w+)"), r"\1"),
     (re.compile(r"Connection attempt failed"), "the server does not answer; trying again"),
     (re.compile(r"Connection successful"), "the server answers again"),
 )
 
 
-def start_supernode(
-    node: NodeFolder, superlink: Address, ca: Path | None, config: Mapping[str, ConfigValue], port: int | None = None
-) -> Process:
-    """Start a SuperNode that connects to `superlink`; `config` says which clients it hosts, among other things.
+class StaleConnection(FederationError):  # noqa: N818 - ends by itself
+    """The server takes the node for connected already."""
 
-    Without `ca` it uses plain HTTP and no key. `port`, on loopback, is for the processes that it starts itself.
+
+def start_node(
+    node: NodeFolder, superlink: Address, ca: Path, config: Mapping[str, ConfigValue], *, any_app: bool = False
+) -> Process:
+    """Start a SuperNode that connects to `superlink`, and the process that runs its apps.
+
+    `config` says which clients it hosts, among other things. Only allowed apps run, unless `any_app`.
     """
-    check_server(superlink, ca)
-    environment = flower_environment(node.path / "flwr")
-    warm = os.environ.get("FEDGBO_WARM", "1") != "0"
-    if warm:
-        environment = warm_environment(node.path / "warm", environment)
-    command = [flower_command("flower-supernode", environment), "--superlink", str(superlink)]
-    if ca is None:
-        command += ["--insecure"]
-    else:
-        node.check()
-        command += ["--root-certificates", str(ca), "--auth-supernode-private-key", str(node.private_key)]
-    command += ["--host", LOOPBACK, "--port", str(port or free_ports(1)[0])]
+    node.check()
+    secret = node.path / "tasks.secret"
+    secret.unlink(missing_ok=True)
+    write_new(secret, secrets.token_hex(32).encode())
+    port = str(free_ports(1)[0])
+    guard = ["--superexec-auth-secret-file", str(secret)]
+    launch = [sys.executable, "-m", "fedgbo.federation.launch"]
+    supernode = [*launch, "supernode", "--superlink", str(superlink)]
+    supernode += ["--root-certificates", str(ca), "--auth-supernode-private-key", str(node.private_key)]
+    supernode += ["--isolation", "process", *guard, "--host", LOOPBACK, "--port", port]
     if config:
-        command += ["--node-config", node_config(config)]
-    process = Process.start(f"node {node.name}", command, environment, node.log)
-    if warm:
-        process.helpers = [start_warm(node.path / "warm", environment, node.log)]
+        supernode += ["--node-config", node_config(config)]
+    tasks = [*launch, "superexec", "-" if any_app else str(node.apps)]
+    tasks += ["--runtime-api-address", f"{LOOPBACK}:{port}", "--insecure", *guard]
+    environment = flower_environment(node.path / "flwr")
+    process = Process.start(f"node {node.name}", supernode, environment, node.log)
+    process.helpers = [Process.start(f"the process of {node.name}'s apps", tasks, environment, node.log)]
     return process
 
 
@@ -72,12 +76,34 @@ def wait_joined(process: Process, node: NodeFolder, superlink: Address) -> int:
     except FederationError as error:
         log = process.output()
         stop([process])
+        if _STALE in log:
+            raise StaleConnection(f"the server at {superlink} takes {node.name} for connected already") from error
         version = next((line.strip() for line in log.splitlines() if "version" in line.lower()), "")
         for pattern, message in _REFUSALS.items():
             if re.search(pattern, log, re.IGNORECASE):
                 raise FederationError(message.format(node=node, server=superlink, version=version)) from error
         raise
     return int(_JOINED.findall(process.output())[0])
+
+
+def start_joined(
+    start: Callable[[], Process], node: NodeFolder, superlink: Address, tell: Callable[[str], None]
+) -> Process:
+    """Start a node and wait until it has joined; wait for Flower to forget its last connection if it was killed."""
+    end = time.monotonic() + STALE_SECONDS
+    while True:
+        process = start()
+        try:
+            wait_joined(process, node, superlink)
+            return process
+        except StaleConnection as error:
+            if time.monotonic() > end:
+                raise FederationError(f"{error}; is it running elsewhere with the same key?") from error
+            tell(f"{error}, after a crash for about a minute; trying again")
+            time.sleep(RETRY_SECONDS)
+        except BaseException:
+            stop([process])
+            raise
 
 
 def node_config(config: Mapping[str, ConfigValue]) -> str:
@@ -97,8 +123,9 @@ def node_config(config: Mapping[str, ConfigValue]) -> str:
 class NodeWatch:
     """Reads a node's log as it grows."""
 
-    def __init__(self, process: Process) -> None:
-        self._tail, self._last = Tail(process.log, process.begin), ""
+    def __init__(self, log: Path) -> None:
+        """Skip what the log has already."""
+        self._tail, self._last = Tail(log, log.stat().st_size if log.exists() else 0), ""
 
     def new(self) -> Iterator[str]:
         """Yield the news since the last call: rounds, refusals and connections, nothing twice in a row."""

@@ -10,7 +10,7 @@ from fedgbo.core import DataError, State
 from fedgbo.flower.messenger import Events, Messenger, Reply, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.roster import Host, Roster
-from fedgbo.flower.wire import ClientFailed, Order, Settings, Update, outliers, read_answer, read_update, to_content
+from fedgbo.flower.wire import ClientFailed, NormBounds, Order, Settings, Update, read_answer, read_update, to_content
 
 PATIENCE = 2  # deadlines for which a reply is expected; one that comes after the first is only reported as late
 
@@ -46,6 +46,7 @@ class Exchange:
 
     def __init__(self, messenger: Messenger, roster: Roster, options: Options, events: Events) -> None:
         self._messenger, self._roster, self._options, self._events = messenger, roster, options, events
+        self._bounds = NormBounds(options.max_norm, options.max_update)
         # Orders past their deadline; a node counts as busy until it replies or the time in the last place has passed
         self._overdue: dict[str, tuple[SentMessage, Order, float]] = {}
 
@@ -91,6 +92,7 @@ class Exchange:
         self._reject_outliers(attempt, outcome)
         for spare in [client for client in attempt.steps if client in outcome.updates][attempt.enough :]:
             del outcome.updates[spare]
+        self._bounds.accept(outcome.updates)
         outcome.seconds["sending"] = sent - began
         outcome.seconds["waiting"] = started - sent - outcome.seconds["checking"]
         outcome.seconds["checking"] += time.perf_counter() - started
@@ -132,7 +134,7 @@ class Exchange:
                 self._report("dropped", attempt, [client], node, f"its training failed: {error}")
 
     def _reject_outliers(self, attempt: Attempt, outcome: Outcome) -> None:
-        for client, reason in outliers(outcome.updates, self._options.max_norm).items():
+        for client, reason in self._bounds.outliers(outcome.updates, attempt.like.params).items():
             del outcome.updates[client]
             self._report("rejected", attempt, [client], attempt.hosts[client].node, reason)
 

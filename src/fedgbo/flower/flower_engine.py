@@ -89,13 +89,19 @@ class FlowerEngine:
             "that it needs arrived; the model is as it was before the round, and the run can be resumed"
         )
 
+    def report_nodes(self) -> str:
+        """Record which nodes take part, are missing or were refused, and return that in words."""
+        return self._roster.report()
+
     def _wait_for_nodes(self) -> None:
-        roster, clients, least = self._roster, self._settings.clients, self._options.min_nodes
-        roster.wait_for(lambda: len(roster.clients) >= clients or 0 < least <= roster.nodes, wanted=clients)
-        if roster.nodes < max(1, least):
+        roster, least = self._roster, self._options.min_nodes
+        roster.wait_for(lambda: roster.complete() or 0 < least <= roster.nodes, wanted=self._settings.clients)
+        found = self.report_nodes()
+        if not roster.complete() and not 0 < least <= roster.nodes:
             raise FederationError(
-                f"{roster.nodes} nodes joined within {self._options.wait:g} s, and it takes {max(1, least)}; "
-                "start the nodes, look in their logs for why they were refused, or set wait to more seconds"
+                f"after {self._options.wait:g} s {found}; start the nodes that are missing, and look in the logs of "
+                f"those that were refused. To begin without them: -c min-nodes={max(1, roster.nodes)}; to "
+                "wait longer: -c wait=SECONDS"
             )
         self._started = True
 

@@ -7,9 +7,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,9 +31,12 @@ MEANINGS = {
     8: "the client app crashed",
 }  # of Flower's error codes
 GONE = 5
+APP_REASON = "app "  # begins the only texts that a node's errors may bring: apps that its operators did not allow
+PRIVATE_FILE = 0o600
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before a failed call to the SuperLink is repeated
 PULL_SECONDS = 1.0  # to wait for one reply's objects; after that it is pulled in the background
 LOG = logging.getLogger("fedgbo.flower")
-WARNINGS = {"refused", "duplicate", "rejected", "dropped", "late", "abandoned", "stopped"}
+WARNINGS = {"refused", "nodes", "duplicate", "rejected", "dropped", "late", "abandoned", "stopped"}
 
 
 class Events:
@@ -50,8 +52,11 @@ class Events:
         LOG.log(logging.WARNING if kind in WARNINGS else logging.INFO, "%s %s", kind, json.dumps(more))
         if self.folder is not None:
             line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "kind": kind, **more})
-            with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+            file = self.folder / "events.jsonl"
+            file.touch(mode=PRIVATE_FILE)
+            file.chmod(PRIVATE_FILE)  # of a run that an older version began
+            with file.open("a", encoding="utf-8") as events:
+                events.write(line + "\n")
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,7 @@ class Messenger:
 
     def nodes(self) -> set[int]:
         """Return the connected nodes."""
-        with _connected():
-            return set(self._grid.get_node_ids())
+        return set(_repeated(lambda: list(self._grid.get_node_ids())))
 
     def send(
         self, kind: str, contents: Mapping[int, RecordDict], seconds: float, group: str = ""
@@ -98,8 +102,7 @@ class Messenger:
             for node, content in contents.items()
         ]
         sizes = wire_bytes(messages)
-        with _connected():
-            accepted = set(self._grid.push_messages(messages))
+        accepted = set(_repeated(lambda: list(self._grid.push_messages(messages))))
         ids = [message.metadata.message_id for message in messages]
         return {
             node: SentMessage(key, node, size)
@@ -127,8 +130,7 @@ class Messenger:
             self._pulls[message.id] = pull
             return None
         try:
-            with _connected():
-                return _first_reply(pull.result(), message)
+            return _first_reply(pull.result(), message)
         except FederationError:
             raise
         except Exception as error:  # Flower assembles the reply from objects that the node made
@@ -140,7 +142,7 @@ class Messenger:
 
         def pull() -> None:
             try:
-                future.set_result(list(self._grid.pull_messages([message.id])))
+                future.set_result(_repeated(lambda: list(self._grid.pull_messages([message.id]))))
             except BaseException as error:  # raised again by `result`
                 future.set_exception(error)
 
@@ -155,7 +157,8 @@ def _first_reply(found: Iterable[Message], to: SentMessage) -> Reply | None:
         return None
     if first.has_error():
         meaning = MEANINGS.get(first.error.code, f"Flower's error {first.error.code}")
-        reason = f"{meaning}: {str(first.error.reason).strip()[-300:]}"
+        text = str(first.error.reason).strip()[:300]  # may quote a node's data if the node runs Flower's own processes
+        reason = text if text.startswith(APP_REASON) else f"{meaning}; the node's log says more"
         return Reply(None, reason, gone=first.error.code == GONE)
     return Reply(first.content, bytes=sum(wire_bytes([first])))
 
@@ -165,12 +168,18 @@ def pause(seconds: float, until: float) -> None:
     time.sleep(max(0.0, min(seconds, until - time.monotonic())))
 
 
-@contextmanager
-def _connected() -> Iterator[None]:
-    """Turn a failed connection to the SuperLink into a FederationError."""
-    try:
-        yield
-    except httpx.HTTPError as error:
-        raise FederationError(
-            f"the connection to the SuperLink broke ({type(error).__name__}: {error}); start it, then resume the run"
-        ) from error
+def _repeated(call: Callable[[], list[Any]]) -> list[Any]:
+    """Call the SuperLink; repeat the call after an internal error or a broken connection, a few times."""
+    for pause_seconds in (*PAUSES, None):
+        try:
+            return call()
+        except httpx.HTTPError as error:
+            refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
+            if pause_seconds is None or refused:
+                raise FederationError(
+                    f"the connection to the SuperLink broke ({type(error).__name__}: {error}); start it, then resume "
+                    "the run"
+                ) from error
+            LOG.warning("the SuperLink failed (%s); trying again in %g s", type(error).__name__, pause_seconds)
+            time.sleep(pause_seconds)
+    raise AssertionError("unreachable")

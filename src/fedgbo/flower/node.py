@@ -1,8 +1,9 @@
 """The client app of a node: reports which clients the node hosts, and trains them with the engine of `fedgbo run`.
 
 Clients are numbered 0 to N - 1, the same in every round and run: random streams are keyed by these numbers, never by
-Flower's node ids. The node's configuration says which clients it hosts: `clients="0,3"`, or `partition-id=0
-num-partitions=4` for every fourth client from client 0 on. `device` is cpu (the default), cuda, cuda:1 or auto.
+Flower's node ids. The node's configuration says which clients it hosts: `clients="0,3"`, or `clients="0::4"` or
+`partition-id=0 num-partitions=4` for every fourth client from client 0 on. `device` is cpu (the default), cuda, cuda:1
+or auto.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedgbo import __version__
-from fedgbo.core import ConfigError, FederatedAlgorithm, FedGBOError, State
+from fedgbo.core import ConfigError, DataError, FederatedAlgorithm, FedGBOError, RunFolderError, State
 from fedgbo.costs.operations import Meter
 from fedgbo.data.federated import FederatedData
 from fedgbo.engines.device import device_of
@@ -32,6 +33,7 @@ from fedgbo.flower.messenger import LOG
 from fedgbo.flower.wire import ACTION, Order, Settings, from_record, json_in, settings_in, to_record, to_reply
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
+from fedgbo.runs.client_numbers import client_numbers
 from fedgbo.runs.describe import build, find, parameters
 from fedgbo.runs.memory import ClientMemory
 from fedgbo.tasks.task import Task
@@ -69,15 +71,22 @@ class _Node:
             build("algorithm", settings.algorithm, self.own)
             device_of(str(config.get("device", "cpu")))
             hosted = hosted_clients(config, settings.clients)
-            task = build_task(self.builder, settings.task, config)
+            task = self._task(settings, config)
             data, model = spread(task.data, hosted, settings.clients), model_digest(task)
             if model != settings.model:
                 raise ConfigError("this node's model has other parameters (names, shapes or types) than the server's")
             answer |= {"clients": hosted, "samples": [data.size(client) for client in hosted], "model": model}
-        except Exception as error:  # the user's task builder may raise anything
-            LOG.error("this node cannot take part: %s: %s", type(error).__name__, error)
-            answer["error"] = _safe_message(error)
+        except Exception as error:
+            LOG.error("this node cannot take part: %s: %s", type(error).__name__, error.__cause__ or error)
+            answer["error"] = _safe_message(error, FedGBOError)
         return to_reply(message, answer)
+
+    def _task(self, settings: Settings, config: Mapping[str, Any]) -> Task:
+        """Build the task; the text of an error may quote the node's data, so the server gets its type only."""
+        try:
+            return build_task(self.builder, settings.task, config)
+        except Exception as error:  # the user's task builder may raise anything
+            raise DataError(f"its task cannot be built: {type(error).__name__}; the node's log says more") from error
 
     def train(self, message: Message, context: Context) -> Message:
         """Train the ordered clients one by one; a client that fails does not affect the others."""
@@ -89,7 +98,7 @@ class _Node:
         hosted, device = hosted_clients(config, settings.clients), device_of(str(config.get("device", "cpu")))
         arrays, about = {}, dict[str, Any]()
         with reproducible(device):
-            task = build_task(self.builder, settings.task, config)
+            task = self._task(settings, config)
             engine = engine_at(task, hosted, settings, algorithm, device)
             received = message.content.array_records["down"]
             like = State(engine.origin.params, buffers=engine.origin.buffers)
@@ -98,14 +107,15 @@ class _Node:
                 order.round, algorithm, down, [], [], pipeline, Meter(algorithm), _states(order, settings, config)
             )
             for client, steps in zip(order.clients, order.steps, strict=True):
+                if client not in hosted:
+                    about[str(client)] = {"error": f"client {client} is not hosted here"}
+                    continue
                 try:
-                    if client not in hosted:
-                        raise ConfigError(f"client {client} is not hosted here")
                     work = replace(work, cohort=[client], steps=[steps])
                     (upload,) = engine.uploads(work, [(client, steps)])
                 except Exception as error:  # the user's data and model may raise anything
-                    LOG.exception("client %d in round %d", client, order.round + 1)
-                    about[str(client)] = {"error": _safe_message(error)}
+                    LOG.exception("client %d in round %d: %s", client, order.round + 1, type(error).__name__)
+                    about[str(client)] = {"error": _safe_message(error, RunFolderError)}
                     continue
                 arrays[f"up.{client}"] = to_record(upload.state.to(down.params.dtype))
                 numbers = {"loss": upload.loss, "samples": upload.gradients, "operations": upload.operations}
@@ -115,11 +125,17 @@ class _Node:
 
 def build_task(builder: TaskBuilder, arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Task:
     """Build a task once per process: a simulation's worker handles many messages, and the data may be large."""
+    given = json.dumps(dict(config)) if takes_config(builder) else ""
+    return _built(builder, json.dumps(dict(arguments)), given)
+
+
+def takes_config(builder: TaskBuilder) -> bool:
+    """Return whether a builder takes the node's configuration, so that each machine loads its own data."""
     maker = find("task", builder) if isinstance(builder, str) else builder
     needed = [name for name, must in parameters(maker).items() if must]
     if len(needed) > 1:
         raise ConfigError(f"a task builder may have one argument without a default, the node's config, not {needed}")
-    return _built(builder, json.dumps(dict(arguments)), json.dumps(dict(config)) if needed else "")
+    return bool(needed)
 
 
 @lru_cache(maxsize=4)
@@ -184,12 +200,9 @@ def hosted_clients(config: Mapping[str, Any], clients: int) -> list[int]:
     [1, 4, 7]
     """
     if "clients" in config:
-        given = config["clients"]
-        try:
-            numbers = sorted({int(part) for part in str(given).split(",")})
-        except ValueError as error:
-            raise ConfigError(f'node-config clients must be numbers such as "0,3,6", not {given!r}') from error
-        if numbers[0] < 0 or numbers[-1] >= clients:
+        given = str(config["clients"])
+        numbers = client_numbers(given, clients)
+        if numbers and numbers[-1] >= clients:
             raise ConfigError(f"node-config clients {given!r} must be within 0 ... {clients - 1}")
         return numbers
     if "partition-id" not in config or "num-partitions" not in config:
@@ -227,6 +240,6 @@ def model_digest(task: Task) -> str:
     return hashlib.sha256(json.dumps(kinds).encode()).hexdigest()
 
 
-def _safe_message(error: Exception) -> str:
-    """Return a message for the server without anybody's data: fedgbo's own messages contain none, others may."""
-    return str(error) if isinstance(error, FedGBOError) else f"{type(error).__name__}; the node's log says more"
+def _safe_message(error: Exception, harmless: type[FedGBOError]) -> str:
+    """Return a message for the server: the text of errors that cannot quote anybody's data, else only the type."""
+    return str(error) if isinstance(error, harmless) else f"{type(error).__name__}; the node's log says more"

@@ -16,16 +16,19 @@ class Options:
     quorum: float = 0.5  # share of the M clients of a round whose updates it needs; a whole number is a count
     over_select: int = 0  # additional clients; the round uses the first M valid updates
     wait: float = 120.0  # for nodes, at the start and when a round is retried
-    min_nodes: int = 0  # to begin with; 0: as many as are needed to host all clients
+    min_nodes: int = 0  # to begin with; 0: all registered nodes, and as many as are needed to host all clients
     weighted: bool = False  # mean by the clients' numbers of samples instead of the plain mean
-    max_norm: float = 100.0  # times the median of the others; a larger update is rejected; 0: no limit
+    max_norm: float = 100.0  # times the median of the others, or of earlier rounds; larger: rejected; 0: no limit
+    max_update: float = 1e6  # times the norm of the model (at least 1); a larger update is rejected; 0: no limit
     attempts: int = 3  # at a round, before the run stops (it can be resumed)
     poll: float = 0.1  # between looks for replies
+    nodes: str = ""  # file with the registered nodes and their clients; empty: any node may host any client
 
     def __post_init__(self) -> None:
         for name in ("deadline", "wait", "poll", "quorum"):
             positive(name, getattr(self, name))
         not_negative("max-norm", self.max_norm)
+        not_negative("max-update", self.max_update)
         whole("over-select", self.over_select, least=0)
         whole("min-nodes", self.min_nodes, least=0)
         whole("attempts", self.attempts)
@@ -43,6 +46,11 @@ class Options:
         is_count = isinstance(self.quorum, int) or self.quorum > 1
         count = self.quorum if is_count else self.quorum * cohort_size
         return min(cohort_size, max(1, math.ceil(count)))
+
+    def decisive(self) -> dict[str, Any]:
+        """Return the options that decide which updates count, and so the result."""
+        names = ("quorum", "over_select", "weighted", "max_norm", "max_update")
+        return {name.replace("_", "-"): getattr(self, name) for name in names}
 
     @classmethod
     def names(cls) -> dict[str, str]:

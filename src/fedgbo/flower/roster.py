@@ -1,18 +1,23 @@
 """The roster: which node hosts which clients. Nodes may join, leave and rejoin during a run."""
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr.app import RecordDict
 
-from fedgbo.core import DataError
+from fedgbo.core import ConfigError, DataError
 from fedgbo.flower.messenger import Events, Messenger, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.wire import MAX_SAMPLES, Settings, json_in, to_content
+from fedgbo.runs.client_numbers import client_numbers, in_words
 
 LOOK_SECONDS = 1.0  # between looks for new nodes
+MOST_CLIENTS = 1_000_000
+AGAIN_SECONDS = 5.0  # after which a node that was refused is asked again
 
 
 @dataclass(frozen=True)
@@ -23,8 +28,37 @@ class Host:
     samples: int
 
 
+@dataclass(frozen=True)
+class Registered:
+    """A registered node: its name, and the numbers of the clients that it may host."""
+
+    name: str
+    clients: str
+
+
+def registered_nodes(file: str) -> dict[int, Registered]:
+    """Return the registered nodes by Flower's ids, from the file that `fedgbo federation register` writes."""
+    if not file:
+        return {}
+    try:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        return {int(about["id"]): Registered(name, str(about["clients"])) for name, about in content.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{file} cannot be read as a list of registered nodes; register nodes with: fedgbo federation register"
+        ) from error
+
+
+def registered_clients(file: str) -> int:
+    """Return how many clients the registered nodes host, numbered from 0; 0 if that is left open, as by `0::3`."""
+    nodes = registered_nodes(file).values()
+    if any("::" in node.clients for node in nodes):
+        return 0
+    return max((client_numbers(node.clients, MOST_CLIENTS)[-1] + 1 for node in nodes), default=0)
+
+
 class Roster:
-    """Queries each new node once, and refuses nodes with another version of fedgbo or another model."""
+    """Queries each new node, and refuses those with another version of fedgbo, another model or others' clients."""
 
     def __init__(self, messenger: Messenger, settings: Settings, options: Options, events: Events) -> None:
         self.clients: dict[int, Host] = {}
@@ -33,6 +67,9 @@ class Roster:
         self._known: set[int] = set()  # nodes that were queried
         self._offers: dict[int, dict[int, int]] = {}  # clients and samples of each node, in the order of joining
         self._looked = float("-inf")
+        self._registered = registered_nodes(options.nodes)
+        self._refused: dict[int, tuple[str, float]] = {}  # reason, and when the node is asked again
+        self._duplicates: dict[int, list[int]] = {}  # nodes that offered a client, in the order of joining
 
     @property
     def nodes(self) -> int:
@@ -43,8 +80,10 @@ class Roster:
         """Query new nodes, forget nodes that are gone, and read the answers that have arrived."""
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             here = self._messenger.nodes()
-            self.forget(self._known - here)
-            self._looked = time.monotonic()
+            now = time.monotonic()
+            again = {node for node, (_, due) in self._refused.items() if due <= now}
+            self.forget((self._known - here) | (again & self._known - self._asked()))
+            self._looked = now
             query = {node: to_content(self._settings) for node in sorted(here - self._known)}
             sent = self._messenger.send("query", query, self._options.wait) if query else {}
             self._known |= set(sent)
@@ -56,7 +95,40 @@ class Roster:
                     raise DataError(reply.problem)
                 self._join(message.node, reply.content)
             except DataError as error:
-                self._events("refused", node=message.node, reason=str(error))
+                before = self._refused.get(message.node)
+                self._refused[message.node] = (str(error), time.monotonic() + AGAIN_SECONDS)
+                if before is None or before[0] != str(error):
+                    self._events("refused", node=message.node, reason=str(error))
+            else:
+                self._refused.pop(message.node, None)
+
+    def complete(self) -> bool:
+        """Whether all clients are hosted, and all registered nodes take part."""
+        return len(self.clients) >= self._settings.clients and not self._registered.keys() - self._offers.keys()
+
+    def report(self) -> str:
+        """Record which nodes take part, are missing or were refused, and return that in words."""
+        joined = {self._name(node): sorted(offer) for node, offer in self._offers.items()}
+        refused = {self._name(node): reason for node, (reason, _) in self._refused.items()}
+        absent = {about.name for about in self._registered.values()} - joined.keys() - refused.keys()
+        open_clients = sorted(set(range(self._settings.clients)) - self.clients.keys())
+        twice = {client: [self._name(node) for node in nodes] for client, nodes in self._duplicates.items()}
+        self._events(
+            "nodes", joined=joined, missing=sorted(absent), refused=refused, duplicates=twice, unhosted=open_clients
+        )
+        parts = [f"{len(joined)} of {len(self._registered)} registered nodes" if self._registered else f"{len(joined)}"]
+        parts[0] += " take part" if self._registered else " nodes take part"
+        parts += [f"{name} is missing" for name in sorted(absent)]
+        parts += [f"{name} was refused: {reason}" for name, reason in refused.items()]
+        parts += [f"{in_words(open_clients)} of {self._settings.clients} without a node"] if open_clients else []
+        return "; ".join(parts)
+
+    def _name(self, node: int) -> str:
+        return self._registered[node].name if node in self._registered else f"node {node}"
+
+    def _asked(self) -> set[int]:
+        """Return the nodes whose answers are awaited."""
+        return {message.node for message in self._queries.values()}
 
     def wait_for(self, ready: Callable[[], bool], wanted: int) -> None:
         """Look until `ready()` or until the `wait` option's time is over; `wanted` is the needed number of clients."""
@@ -95,12 +167,27 @@ class Roster:
         if answer.get("model") != self._settings.model:
             raise DataError("its model has other parameters (names, shapes or types) than the server's")
         offer = self._offer(answer)
+        self._check_registered(node, offer)
         for client in offer:
             if client in self.clients:
-                self._events("duplicate", client=client, node=node, kept=self.clients[client].node)
+                kept = self.clients[client].node
+                self._duplicates.setdefault(client, [kept]).append(node)
+                self._events("duplicate", client=client, node=node, kept=kept)
         self._offers[node] = offer
         self._assign()
         self._events("joined", node=node, clients=[c for c in offer if self.clients[c].node == node])
+
+    def _check_registered(self, node: int, offer: Mapping[int, int]) -> None:
+        """Raise DataError if a node offers clients that its key is not registered for."""
+        if not self._options.nodes:
+            return
+        if node not in self._registered:
+            self._registered = registered_nodes(self._options.nodes)  # it may have been registered since
+        if node not in self._registered:
+            raise DataError("its key is not registered; register it with: fedgbo federation register")
+        allowed = client_numbers(self._registered[node].clients, self._settings.clients)
+        if foreign := sorted(offer.keys() - set(allowed)):
+            raise DataError(f"it offers {in_words(foreign)}, and its key is registered for {in_words(allowed)}")
 
     def _offer(self, answer: Mapping[str, Any]) -> dict[int, int]:
         """Return the clients that a node hosts with their numbers of samples; raise DataError if they are invalid."""

@@ -13,6 +13,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from pydantic import ValidationError
+from safetensors.torch import save
 
 from fedgbo import __version__
 from fedgbo.core import ConfigError, FederatedAlgorithm, at_round, unknown, whole
@@ -22,13 +23,15 @@ from fedgbo.engines.select import engine_for
 from fedgbo.experiments.request import requested_config
 from fedgbo.flower.flower_engine import FlowerEngine
 from fedgbo.flower.messenger import Events
-from fedgbo.flower.node import TaskBuilder, build_task, model_digest
+from fedgbo.flower.node import TaskBuilder, build_task, model_digest, takes_config
 from fedgbo.flower.options import Options
+from fedgbo.flower.roster import registered_clients
 from fedgbo.flower.wire import Settings
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, read_config
 from fedgbo.runs.describe import describe, find
+from fedgbo.runs.files import write_atomic
 from fedgbo.runs.loop import run
 from fedgbo.runs.plan import Plan
 from fedgbo.runs.result import Result
@@ -36,7 +39,14 @@ from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
 
-APP_KEYS = ("run-folder", "settings", "resume", "clients")  # of an app's configuration, besides the options
+APP_KEYS = (
+    "run-folder",
+    "settings",
+    "resume",
+    "clients",
+    "started-by",
+    "started-at",
+)  # of an app's configuration, besides the options
 
 
 class Strategy:
@@ -88,7 +98,9 @@ class Strategy:
             return engines[0]
 
         def tell(progress: Progress) -> None:
-            events.folder = None if out is None else Path(out)  # open and locked by now
+            if out is not None and events.folder is None:
+                self._hold_options(Path(out))
+                events.folder = Path(out)  # open and locked by now
             report = engines[0].report
             if not report:
                 return
@@ -115,10 +127,29 @@ class Strategy:
                 save_seconds=0.0,
             )
         except BaseException as error:  # every end of a run is an event
-            events("stopped", reason=str(error) or type(error).__name__)
+            for engine in engines:
+                engine.report_nodes()
+            told = isinstance(error, Exception) and str(error)
+            events("stopped", reason=told or "it was stopped by a signal or by an operator")
             raise
+        engines[0].report_nodes()
+        if out is not None:
+            save_model(self.task, result.params, Path(out) / "model.safetensors")
         events("finished", round=result.history[-1].round, digest=digest(result.state.tensors()))
         return result
+
+    def _hold_options(self, folder: Path) -> None:
+        """Store the options that decide the result, or compare them with those that the run was begun with."""
+        file, ours = folder / "federation.json", self.options.decisive()
+        if not file.exists():
+            write_atomic(file, (json.dumps(ours) + "\n").encode())
+            return
+        began = json.loads(file.read_text(encoding="utf-8"))
+        changed = {name: value for name, value in began.items() if ours.get(name) != value}
+        if changed:
+            now = ", ".join(f"{name} is {ours.get(name)}" for name in changed)
+            flags = " ".join(f"-c {name}={json.dumps(value)}" for name, value in changed.items())
+            raise ConfigError(f"{now} now, and the run was begun with other options; resume it with: {flags}")
 
     def _settings(self, folder: str) -> Settings:
         """Return what nodes need to know; the run's name is that of its folder, or random where there is none."""
@@ -135,6 +166,15 @@ class Strategy:
             transforms=[],
             run=sha256(about.encode()).hexdigest()[:16],
         )
+
+
+def save_model(task: Task, params: torch.Tensor, file: Path) -> None:
+    """Write the model as a state_dict: `model.load_state_dict(safetensors.torch.load_file(file))` reads it."""
+    with torch.random.fork_rng(devices=[]):
+        module = task.model()
+    torch.nn.utils.vector_to_parameters(params.detach().cpu(), module.parameters())
+    tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
+    write_atomic(file, save(tensors))
 
 
 def server_app(task: TaskBuilder | None = None, **defaults: Any) -> ServerApp:
@@ -168,13 +208,17 @@ def _start(grid: Grid, task: TaskBuilder | None, config: Mapping[str, Any]) -> N
     described = _read_settings(str(config.get("settings", "")), folder if resume else None)
     arguments = {key: value for key, value in described.task.items() if key != "name"}
     builder = find("task", described.task["name"]) if task is None else task
-    built = _with_clients(build_task(builder, arguments, config), config.get("clients", 0))
+    options = Options.of(config)
+    if options.weighted:
+        described = described.model_copy(update={"weights": "samples"})
+    clients = config.get("clients", 0) or (registered_clients(options.nodes) if takes_config(builder) else 0)
+    built = _with_clients(build_task(builder, arguments, config), clients)
     strategy = Strategy(
         described.fitted(built),
         described.built_algorithm,
         local_steps=described.build_local_steps(),
         seed=described.seed,
-        options=Options.of(config),
+        options=options,
         task_settings=arguments,
         **described.build_pipeline(),
     )

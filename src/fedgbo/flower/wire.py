@@ -9,7 +9,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -150,35 +150,67 @@ def read_update(
     return Update(up, float(loss), samples, operations)
 
 
-def outliers(updates: Mapping[int, Update], factor: float) -> dict[int, str]:
-    """Return the clients whose updates differ from the others, each with the reason.
+@dataclass(eq=False)
+class NormBounds:
+    """Bounds on the norms of updates.
 
-    These are updates whose vectors have other names than in most updates, and those with a disproportionately large
-    vector: its norm is more than `factor` (0: no limit) times the median of the other clients' vectors of that name.
-    The norms need at least three updates: of two, neither can be called the outlier.
+    A norm must be at most `largest` times that of the model (at least 1), and at most `factor` times the median of the
+    other clients' vectors of that name. Of two clients neither can be called the outlier: they are compared with the
+    median of what was accepted in earlier rounds. 0 means no bound.
     """
-    names = {client: tuple(update.up.tensors()) for client, update in updates.items()}
+
+    factor: float
+    largest: float
+    usual: dict[str, float] = field(default_factory=dict)  # median norm of each vector in the last round
+
+    def outliers(self, updates: Mapping[int, Update], model: Tensor) -> dict[int, str]:
+        """Return the clients whose updates differ from the others, by names or norms, each with the reason."""
+        names = {client: tuple(update.up.tensors()) for client, update in updates.items()}
+        counts = Counter(names.values())
+        usual = max(counts, key=lambda one: (counts[one], one), default=())
+        found = {
+            client: f"it uploads {_short(', '.join(own))}, most others {_short(', '.join(usual))}"
+            for client, own in names.items()
+            if own != usual
+        }
+        found |= _other_lengths({c: update for c, update in updates.items() if c not in found})
+        vectors = {client: update.up.tensors() for client, update in updates.items() if client not in found}
+        limit = self.largest * max(1.0, _norm(model))
+        for name in usual:
+            norms = {client: _norm(own[name]) for client, own in vectors.items()}
+            for client, norm in norms.items():
+                others = [other for c, other in norms.items() if c != client]
+                middle, whose = (median(others), "the others") if len(others) > 1 else (self._past(name), "past rounds")
+                if self.largest > 0 and norm > limit:
+                    found.setdefault(client, f"the norm of {name} is {norm:.3g}, larger than max-update allows")
+                elif self.factor > 0 and middle > 0 and norm > self.factor * middle:
+                    times = f"{norm / middle:.3g} times the median of {whose}"
+                    found.setdefault(client, f"the norm of {name} is {norm:.3g}, {times}")
+        return found
+
+    def accept(self, updates: Mapping[int, Update]) -> None:
+        """Remember the norms of a round's accepted updates."""
+        vectors = [update.up.tensors() for update in updates.values()]
+        for name in vectors[0] if vectors else ():
+            self.usual[name] = median(_norm(own[name]) for own in vectors)
+
+    def _past(self, name: str) -> float:
+        return self.usual.get(name, 0.0)
+
+
+def _other_lengths(updates: Mapping[int, Update]) -> dict[int, str]:
+    """Return the clients whose vectors have other lengths than most others', each with the reason."""
     lengths = {client: tuple(len(x) for x in update.up.tensors().values()) for client, update in updates.items()}
-    counts = Counter(names.values())
-    usual = max(counts, key=lambda one: (counts[one], one), default=())
-    found = {
-        client: f"it uploads {_short(', '.join(own))}, most others {_short(', '.join(usual))}"
-        for client, own in names.items()
+    usual = Counter(lengths.values()).most_common(1)[0][0] if lengths else ()
+    return {
+        client: f"its vectors have the lengths {own}, most others {usual}"
+        for client, own in lengths.items()
         if own != usual
     }
-    usual_lengths = Counter(lengths[client] for client, own in names.items() if own == usual).most_common(1)
-    for client in updates.keys() - found.keys():
-        if lengths[client] != usual_lengths[0][0]:
-            found[client] = f"its vectors have the lengths {lengths[client]}, most others {usual_lengths[0][0]}"
-    vectors = {client: update.up.tensors() for client, update in updates.items() if client not in found}
-    for name in usual if factor > 0 and len(vectors) >= 3 else ():
-        norms = {c: float(torch.linalg.vector_norm(own[name], dtype=torch.float64)) for c, own in vectors.items()}
-        for client, norm in norms.items():
-            middle = median(other for c, other in norms.items() if c != client)
-            if middle > 0 and norm > factor * middle:
-                reason = f"the norm of {name} is {norm:.3g}, {norm / middle:.3g} times the median of the others"
-                found.setdefault(client, reason)
-    return found
+
+
+def _norm(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
 def to_record(state: State) -> ArrayRecord:

@@ -1,4 +1,4 @@
-"""How uploads become one state: an exact mean, plain or weighted by samples, and the coordinate-wise median.
+"""How uploads become one state: an exact mean, plain or weighted by samples; coordinate-wise median and trimmed mean.
 
 A float64 sum depends on the order of its terms where it rounds. ExactSum therefore keeps what each addition rounds away
 (Knuth's TwoSum finds it exactly) in a second float64. Together they hold 106 bits: the sum is exact as long as the
@@ -152,6 +152,29 @@ class Median(Aggregator):
         return State.of_tensors({name: _median([one[name] for one in tensors]) for name in tensors[0]})
 
 
+@dataclass(frozen=True)
+class TrimmedMean(Aggregator):
+    """The mean of every coordinate without its smallest and largest values: robust against a share of the clients.
+
+    Of M clients, floor(share M) values are left out at each end (Yin et al., 2018). All uploads are held in memory.
+    """
+
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 0.5:
+            raise ConfigError(f"share must be at least 0 and less than 0.5, not {self.share!r}")
+
+    def combine(self, uploads: Iterable[Upload]) -> State:
+        tensors = check_alike(list(uploads))
+        cut = int(self.share * len(tensors))
+        means = {}
+        for name, like in tensors[0].items():
+            ordered = torch.stack([one[name] for one in tensors]).sort(dim=0).values
+            means[name] = ordered[cut : len(tensors) - cut].to(torch.float64).mean(dim=0).to(like.dtype)
+        return State.of_tensors(means)
+
+
 def _median(vectors: Sequence[Tensor]) -> Tensor:
     ordered = torch.stack(list(vectors)).sort(dim=0).values
     low, high = ordered[(len(vectors) - 1) // 2], ordered[len(vectors) // 2]
@@ -177,4 +200,4 @@ def check_alike(uploads: Sequence[Upload]) -> list[dict[str, Tensor]]:
     return vectors
 
 
-AGGREGATORS: dict[str, type[Aggregator]] = {"exactmean": ExactMean, "median": Median}
+AGGREGATORS: dict[str, type[Aggregator]] = {"exactmean": ExactMean, "median": Median, "trimmedmean": TrimmedMean}

@@ -1,0 +1,97 @@
+"""Which apps a node's operators allowed: a folder with one JSON file for each app that a server sent.
+
+An app is named by the SHA-256 of its content. A node runs an app only if its file says that it is allowed. For an app
+without a file the node writes one that asks; the operators' answer is written into it and remembered.
+"""
+
+import getpass
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedgbo.core import ConfigError, FederationError
+from fedgbo.federation.credentials import private_folder
+from fedgbo.runs.files import write_atomic
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+KNOWN = ("run", "app", "started-by", "started-at")  # what is shown of the run for which an app is sent
+
+
+class AppNotAllowed(FederationError):  # noqa: N818 - the operators' decision
+    """The node's operators have not allowed an app."""
+
+
+@dataclass(frozen=True)
+class App:
+    """An app that a server sent or that was pinned; `about` is what the server says of it."""
+
+    sha256: str
+    state: str  # asked, allowed, refused
+    when: str
+    about: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{name} {value}" for name, value in self.about.items())
+        return f"app {self.sha256}" + (f" ({told})" if told else "")
+
+
+class Apps:
+    """The folder of a node's apps."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def check(self, content: bytes, claimed: str, about: Mapping[str, Any]) -> None:
+        """Raise AppNotAllowed unless the app with this content is allowed; ask the operators if it is new."""
+        sha256 = hashlib.sha256(content).hexdigest()
+        if claimed != sha256:
+            raise AppNotAllowed("the app's content does not have the hash that the server names")
+        found = self.read(sha256)
+        if found is None:
+            self._write(sha256, "asked", {key: about[key] for key in KNOWN if about.get(key)})
+        if found is None or found.state == "asked":
+            raise AppNotAllowed(f"app {sha256} waits for the node's operators to allow it")
+        if found.state != "allowed":
+            raise AppNotAllowed(f"app {sha256} was refused by the node's operators")
+
+    def read(self, sha256: str) -> App | None:
+        """Return what is known of an app."""
+        file = self.path / f"{sha256}.json"
+        try:
+            return App(**json.loads(file.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise AppNotAllowed(f"{file} cannot be read; remove it to be asked again") from error
+
+    def asked(self) -> Iterator[App]:
+        """Yield the apps that wait for an answer."""
+        for file in sorted(self.path.glob("*.json")):
+            if (app := self.read(file.stem)) is not None and app.state == "asked":
+                yield app
+
+    def answer(self, sha256: str, allowed: bool) -> None:
+        """Remember the operators' answer."""
+        if not _SHA256.fullmatch(sha256):
+            raise ConfigError(f"'{sha256}' is not a SHA-256; `fedgbo federation new` and `run` print the app's")
+        known = self.read(sha256)
+        about = {**(known.about if known else {}), "answered-by": getpass.getuser()}
+        self._write(sha256, "allowed" if allowed else "refused", about)
+
+    def pin(self, hashes: Sequence[str]) -> None:
+        """Allow these apps and refuse all others that were allowed before; without hashes change nothing."""
+        for file in sorted(self.path.glob("*.json")) if hashes else ():
+            if file.stem not in hashes:
+                self.answer(file.stem, allowed=False)
+        for sha256 in hashes:
+            self.answer(sha256, allowed=True)
+
+    def _write(self, sha256: str, state: str, about: Mapping[str, Any]) -> None:
+        private_folder(self.path)
+        app = App(sha256, state, datetime.now(UTC).isoformat(timespec="seconds"), dict(about))
+        write_atomic(self.path / f"{sha256}.json", (json.dumps(asdict(app)) + "\n").encode())

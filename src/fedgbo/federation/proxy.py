@@ -1,0 +1,272 @@
+"""The door of a server: a proxy that passes the calls of registered nodes to the SuperLink, and nothing else.
+
+Flower serves three APIs on one port: Fleet for nodes, Control for operators, Runtime for its own processes. The
+SuperLink listens on loopback, and this process listens for nodes. A call must be one of Fleet's, be signed with a
+registered key, and keep within the limits. Each refusal is logged with the node's name. A node that calls too often is
+slowed down. An internal error of the SuperLink becomes 503, which Flower's nodes retry; they would give up after a 500.
+
+    python -m fedgbo.federation.proxy SERVER HOST PORT SUPERLINK_PORT
+"""
+
+import asyncio
+import json
+import logging
+import ssl
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+
+from fedgbo import __version__
+from fedgbo.core import FederationError
+from fedgbo.federation.network import LOOPBACK, is_loopback
+from fedgbo.federation.processes import rotating_log
+from fedgbo.federation.registry import FILE, Node, Registry
+from fedgbo.federation.signatures import HELLO, BadSignature, check_signature, key_in
+
+FLEET = "/v1/fleet/"
+CALLS = (
+    "activate-node",
+    "deactivate-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "push-messages",
+    "get-run",
+    "get-fab",
+    "push-object",
+    "pull-object",
+    "confirm-message-received",
+)
+SECONDS = 120.0  # for a call, and between two on one connection
+BODY_SECONDS = 60.0  # for a request's body to arrive
+LOG = logging.getLogger("fedgbo.proxy")
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one node may send."""
+
+    request_bytes: int = 8 * 2**20  # Flower splits arrays into pieces of 5 MiB
+    together: int = 16  # requests in memory at the same time; Flower's nodes send three
+    objects: int = 4096  # records, arrays and pieces of arrays in a reply
+    reply_bytes: int = 4 * 2**30  # all objects of a reply
+    calls: float = 200.0  # a second
+    burst: float = 400.0  # calls at once
+
+
+@dataclass(eq=False)
+class Account:
+    """What a node has used of its limits."""
+
+    credit: float
+    at: float  # when the credit was computed
+    places: asyncio.Semaphore  # for requests in memory
+    reply_bytes: int = 0  # since its last reply began
+    seen: float = 0.0  # time of its last call
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not an error of the server
+    """A call that is not passed on: the HTTP status, and the reason."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Proxy:
+    """The application that uvicorn serves."""
+
+    def __init__(self, registry: Registry, superlink: httpx.AsyncClient, limits: Limits) -> None:
+        self._registry, self._superlink, self._limits = registry, superlink, limits
+        self._nodes: dict[str, Node] = {}  # by key
+        self._read = 0.0  # when the registry's file was written that was read last
+        self._accounts: dict[str, Account] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()  # by what and node
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer a call."""
+        path, caller = scope["path"], (scope.get("client") or ["?"])[0]
+        node: Node | None = None
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            if (scope["method"], path) == ("GET", "/health"):
+                await _answer(send, 200, await self._health())
+                return
+            if (scope["method"], path) == ("GET", "/metrics") and is_loopback(caller):
+                await _answer(send, 200, self._metrics(), "text/plain; version=0.0.4")
+                return
+            node = self._node(headers)  # first, so that every refusal has a name if possible
+            call = path.removeprefix(FLEET)
+            if scope["method"] != "POST" or (path != HELLO and (call not in CALLS or not path.startswith(FLEET))):
+                raise Refused(403, "only calls of Flower's Fleet API are served here")
+            account = await self._throttle(node)
+            if path == HELLO:
+                about = {"name": node.name, "clients": node.clients, "version": __version__}
+                await _answer(send, 200, json.dumps(about).encode())
+                return
+            async with account.places:
+                body = await asyncio.wait_for(self._body(headers, receive), BODY_SECONDS)
+                self._check(call, body, node, account)
+                answer = await self._pass(path, headers, body, node)
+            self._count("received_bytes", node, len(body))
+            self._count("sent_bytes", node, len(answer.content))
+            await _answer(send, answer.status_code, answer.content, answer.headers.get("content-type", ""))
+        except (Refused, TimeoutError) as refusal:
+            name = node.name if node else f"a stranger at {caller}"
+            reason = str(refusal) or "its request did not arrive in time"
+            self._count("refusals", node, 1)
+            LOG.warning("%s: %s refused: %s", name, path[:80].encode("ascii", "replace").decode(), reason)
+            text = json.dumps({"error": reason}).encode()
+            await _answer(send, refusal.status if isinstance(refusal, Refused) else 408, text)
+
+    def _node(self, headers: Mapping[str, str]) -> Node:
+        """Return the registered node that signed a call."""
+        changed = self._registry.path.stat().st_mtime if self._registry.path.exists() else 0.0
+        if changed != self._read:
+            self._nodes, self._read = {node.key: node for node in self._registry.nodes().values()}, changed
+        node = None
+        try:
+            if (node := self._nodes.get(key := key_in(headers))) is None:
+                raise Refused(401, "its key is not registered")
+            check_signature(headers, key)
+        except BadSignature as error:
+            raise Refused(401, f"{error} (key of {node.name})" if node else str(error)) from error
+        return node
+
+    async def _throttle(self, node: Node) -> Account:
+        """Wait until the node may call again."""
+        now, limits = time.monotonic(), self._limits
+        account = self._accounts.setdefault(node.key, Account(limits.burst, now, asyncio.Semaphore(limits.together)))
+        async with account.turn:
+            now = time.monotonic()
+            account.credit = min(limits.burst, account.credit + (now - account.at) * limits.calls) - 1.0
+            account.at, account.seen = now, time.time()
+            if account.credit < 0:
+                self._count("throttled", node, 1)
+                await asyncio.sleep(-account.credit / limits.calls)
+        return account
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        most = self._limits.request_bytes
+        if int(headers.get("content-length", "0")) > most:
+            raise Refused(413, f"the request has {headers['content-length']} bytes, at most {most} are allowed")
+        body, more = bytearray(), True
+        while more:
+            part = await receive()
+            if part["type"] == "http.disconnect":
+                raise Refused(400, "it hung up")
+            body += part.get("body", b"")
+            more = part.get("more_body", False)
+            if len(body) > most:
+                raise Refused(413, f"the request has more than the allowed {most} bytes")
+        return bytes(body)
+
+    def _check(self, call: str, body: bytes, node: Node, account: Account) -> None:
+        """Raise Refused if a reply, or the objects that belong to it, exceed the limits."""
+        if call == "push-object":
+            account.reply_bytes += len(body)
+            if account.reply_bytes > self._limits.reply_bytes:
+                raise Refused(413, f"the reply has more than the allowed {self._limits.reply_bytes} bytes")
+        if call != "push-messages":
+            return
+        try:
+            request = PushMessagesRequest.FromString(body)
+        except Exception as error:  # protobuf's errors differ between its implementations
+            raise Refused(400, "the reply is no message of Flower's") from error
+        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+            raise Refused(400, f"it sent {len(request.messages_list)} replies in one call")
+        if request.messages_list[0].metadata.src_node_id != node.id:
+            raise Refused(403, "it sent a reply in the name of another node")
+        objects, most, waiting = 0, self._limits.objects, [request.message_object_trees[0]]
+        while waiting:
+            tree = waiting.pop()
+            objects += 1
+            waiting += tree.children
+        if objects > most:
+            raise Refused(413, f"the reply has {objects} objects, at most {most} are allowed")
+        account.reply_bytes = 0
+
+    async def _pass(self, path: str, headers: Mapping[str, str], body: bytes, node: Node) -> httpx.Response:
+        """Pass a call on to the SuperLink."""
+        kept = {name: value for name, value in headers.items() if name not in ("host", "connection", "content-length")}
+        try:
+            answer = await self._superlink.post(path, content=body, headers=kept)
+        except httpx.HTTPError as error:
+            raise Refused(503, f"the SuperLink does not answer ({type(error).__name__})") from error
+        if answer.status_code == 500:
+            raise Refused(503, "the SuperLink had an internal error")
+        if answer.status_code >= 400:
+            self._count("refusals", node, 1)
+            LOG.warning("%s: %s refused by the SuperLink with status %d", node.name, path, answer.status_code)
+        return answer
+
+    async def _health(self) -> bytes:
+        try:
+            up = (await self._superlink.get("/health", timeout=5.0)).status_code < 500
+        except httpx.HTTPError:
+            up = False
+        if not up:
+            raise Refused(503, "the SuperLink does not answer")
+        return b'{"status": "ok"}\n'
+
+    def _count(self, what: str, node: Node | None, amount: int) -> None:
+        self._counts[what, node.name if node else ""] += amount
+
+    def _metrics(self) -> bytes:
+        """Return the counts in the format of Prometheus."""
+        lines = [
+            f'fedgbo_{what}_total{{node="{name}"}} {count}' for (what, name), count in sorted(self._counts.items())
+        ]
+        names = {node.key: node.name for node in self._nodes.values()}
+        for key, account in self._accounts.items():
+            lines.append(f'fedgbo_last_call_timestamp_seconds{{node="{names.get(key, "")}"}} {account.seen:.0f}')
+        lines.append(f"fedgbo_registered_nodes {len(self._nodes)}")
+        return ("\n".join(lines) + "\n").encode()
+
+
+async def _answer(send: Send, status: int, body: bytes, kind: str = "application/json") -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def serve(folder: Path, host: str, port: int, superlink_port: int) -> None:
+    """Serve until a signal."""
+    rotating_log(LOG, folder / "proxy.log")
+    if not (folder / FILE).exists():
+        LOG.info("no node is registered yet")
+    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+    superlink = httpx.AsyncClient(
+        base_url=f"https://{LOOPBACK}:{superlink_port}", verify=context, timeout=SECONDS, trust_env=False
+    )
+    LOG.info("nodes are served at %s:%d", host, port)
+    uvicorn.run(
+        Proxy(Registry(folder), superlink, Limits()),
+        host=host,
+        port=port,
+        ssl_certfile=str(folder / "server.crt"),
+        ssl_keyfile=str(folder / "server.key"),
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        limit_concurrency=2000,
+        timeout_keep_alive=int(SECONDS),
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 5:
+        raise FederationError("usage: python -m fedgbo.federation.proxy SERVER HOST PORT SUPERLINK_PORT")
+    serve(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,96 @@
+"""The registered nodes of a server: their names, keys and client numbers, in the file nodes.json.
+
+Flower knows a node by its key. This file binds the key to the clients that the node may host. The proxy and the
+server's app read it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.federation.credentials import PRIVATE_FILE
+from fedgbo.runs.client_numbers import client_numbers, in_words
+from fedgbo.runs.files import write_atomic
+
+FILE = "nodes.json"
+MOST_CLIENTS = 100_000  # up to which the numbers of two nodes are compared
+
+
+@dataclass(frozen=True)
+class Node:
+    """A registered node."""
+
+    name: str
+    id: int  # Flower's
+    key: str  # public, PEM
+    clients: str  # numbers, such as 0-4 or 0::3
+    since: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the key, to compare by telephone."""
+        return fingerprint(self.key.encode())
+
+
+def fingerprint(key: bytes) -> str:
+    """Return the first 32 hexadecimal digits of a public key's SHA-256."""
+    return hashlib.sha256(key).hexdigest()[:32]
+
+
+class Registry:
+    """The file nodes.json in a server's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+
+    def nodes(self) -> dict[str, Node]:
+        """Return the nodes by name."""
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            return {name: Node(name=name, **about) for name, about in content.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise RunFolderError(f"{self.path} is damaged: {error}; restore it, or remove it and register") from error
+
+    def names(self) -> Mapping[int, str]:
+        """Return the nodes' names by Flower's ids."""
+        return {node.id: node.name for node in self.nodes().values()}
+
+    def check_new(self, name: str, key: bytes, clients: str) -> None:
+        """Raise ConfigError unless a node with this name, key and client numbers can be added."""
+        mine = set(client_numbers(clients, MOST_CLIENTS))
+        for other in self.nodes().values():
+            if other.name == name and other.key.encode() != key:
+                raise ConfigError(
+                    f"another node is registered as {name}; choose another name for the key, or remove the old node: "
+                    f"fedgbo federation unregister SERVER {name}"
+                )
+            if other.name != name and other.key.encode() == key:
+                raise ConfigError(f"this key is registered as {other.name}; a node has one key and one name")
+            both = mine & set(client_numbers(other.clients, MOST_CLIENTS))
+            if other.name != name and both:
+                raise ConfigError(f"{in_words(sorted(both))} of {name} already belongs to {other.name}; give others")
+
+    def add(self, name: str, number: int, key: bytes, clients: str) -> None:
+        """Add a node, or change its clients."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._write({**self.nodes(), name: Node(name, number, key.decode(), clients, now)})
+
+    def remove(self, name: str) -> Node:
+        """Remove a node and return it."""
+        nodes = self.nodes()
+        if name not in nodes:
+            raise ConfigError(f"no node is registered as {name} (registered: {', '.join(nodes) or 'none'})")
+        removed = nodes.pop(name)
+        self._write(nodes)
+        return removed
+
+    def _write(self, nodes: Mapping[str, Node]) -> None:
+        tables = {name: {k: v for k, v in asdict(node).items() if k != "name"} for name, node in nodes.items()}
+        write_atomic(self.path, (json.dumps(tables, indent=1) + "\n").encode())
+        self.path.chmod(PRIVATE_FILE)

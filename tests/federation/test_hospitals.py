@@ -1,0 +1,162 @@
+"""The page docs/federation.md, typed as it stands: a server and two hospitals, in processes of their own."""
+
+import re
+import shlex
+import signal
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedgbo.cli.main import app
+from fedgbo.federation.credentials import NodeFolder
+from fedgbo.federation.monitor import digest_of
+from fedgbo.federation.network import free_ports
+from fedgbo.federation.processes import process_tree
+from fedgbo.federation.registry import Registry
+from fedgbo.federation.signatures import sign
+from fedgbo.federation.superlink import ServerFolder
+from tests.cli.test_processes import wait_for
+from tests.federation.attacks import reply_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("federation")]
+PAGE = (Path(__file__).parents[2] / "docs" / "federation.md").read_text()
+
+
+def typed(command, port):
+    """The words of a command on the page that begins so, for this machine."""
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"fedgbo federation {command}")]
+    line = line.replace("fl.example.org", "127.0.0.1").replace("0.0.0.0", "127.0.0.1").replace("8000", str(port))
+    return shlex.split(line)[1:]
+
+
+class Site:
+    """Commands in one folder; those that stay are stopped in the end."""
+
+    def __init__(self, folder):
+        self.folder, self.running = folder, []
+
+    def do(self, words, code=0):
+        """Do a short command in this process, which saves loading everything again."""
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == code, done.stderr
+        return done.stdout + done.stderr
+
+    def start(self, name, words, until):
+        file = self.folder / f"{name}.out"
+        with file.open("a") as target:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "fedgbo", *words], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=target,
+                stderr=target,
+            )  # fmt: skip
+        self.running.append(process)
+        wait_for(lambda: until in file.read_text() or process.poll() is not None, 180)
+        assert process.poll() is None, file.read_text()
+        return process, file
+
+    def end(self):
+        marks = process_tree(process.pid for process in self.running)
+        for process in reversed(self.running):
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+        wait_for(lambda: not any(mark.alive for mark in marks), 30)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        x = rng.normal(size=(20, 4))
+        np.savetxt(tmp_path / f"{name}.csv", np.column_stack([x, x[:, 0] > 0]), delimiter=",")
+    (tmp_path / "hearts.py").write_text(re.search(r"```python\n(.*?)```", PAGE, re.S)[1])
+    place = Site(tmp_path)
+    yield place
+    place.end()
+
+
+def hospital(words, letter):
+    """The command of hospital A, for another hospital, with its own records."""
+    return [word.replace("hospital-a", f"hospital-{letter}").replace("/srv/records", letter) for word in words]
+
+
+def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(site):
+    port = free_ports(1)[0]
+    site.do(typed("certs server", port))
+    server, said = site.start("serve", typed("serve", port), "serving nodes at")
+    for letter in "ab":
+        site.do(hospital(typed("key", port), letter))
+        (site.folder / f"hospital-{letter}.pub").write_bytes(
+            (site.folder / f"hospital-{letter}" / f"hospital-{letter}.pub").read_bytes()
+        )
+    (site.folder / "ca.crt").write_bytes((site.folder / "server" / "ca.crt").read_bytes())
+    join = typed("join", port)
+    assert "does not know this node's key" in site.do(hospital(join, "a"), code=7)
+    site.do(typed("register server hospital-a.pub", port))
+    second = typed("register server hospital-b.pub", port)
+    assert "client 0 of hospital-b already belongs to hospital-a" in site.do([*second[:-1], "0"], code=2)
+    site.do(second)
+    assert "registered as hospital-b for clients 1, not for client 0" in site.do(
+        [*hospital(join, "b"), "--clients", "0"], code=2
+    )
+
+    (pin,) = re.findall(r"--app-sha256 ([0-9a-f]{64})", site.do(typed("new app", port)))
+    site.start("a", [*hospital(join, "a"), "--app-sha256", pin], "has joined the federation")
+    _, told = site.start("b", hospital(join, "b"), "has joined the federation")
+
+    run, out = site.start("run", typed("run server app --out", port), "waiting for nodes")
+    wait_for(lambda: "allow it with" in told.read_text() or run.poll() is not None, 120)
+    assert f"the server asks this node to run app {pin}" in told.read_text()
+    (allow,) = re.findall(r"allow it with: fedgbo (.*)", told.read_text())
+    site.do(shlex.split(allow))
+    wait_for(lambda: "round 1 of 5 done" in out.read_text() or run.poll() is not None, 180)
+    attack(site, port)
+    (proxy,) = [one for one in process_tree([server.pid]) if "federation.proxy" in command_line(one.pid)]
+    proxy.signal(signal.SIGKILL)
+    wait_for(lambda: "the proxy runs again" in said.read_text(), 120)
+    assert "hospital-a" in site.do(["federation", "nodes", "server"])
+    wait_for(lambda: run.poll() is not None, 240)
+    site.running.remove(run)
+    text = out.read_text()
+    assert run.returncode == 0, text
+    assert text.count("nodes that take part: hospital-a (client 0), hospital-b (client 1)") >= 1
+    assert text.count("2 clients took part") == 5
+    assert digest_of(site.folder / "runs" / "hearts") in text
+    status = site.do(["federation", "status", "server"])
+    assert re.search(r"hearts +finished completed +5 rounds", status), status
+    site.do(["federation", "unregister", "server", "hospital-b"])
+    assert "hospital-b" not in site.do(["federation", "nodes", "server"])
+
+
+def command_line(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def attack(site, port):
+    """Calls that a registered hospital could make while a run goes on."""
+    server, node = ServerFolder(site.folder / "server"), NodeFolder(site.folder / "hospital-b")
+    number = Registry(server.path).nodes()["hospital-b"].id
+    with httpx.Client(
+        base_url=f"https://127.0.0.1:{port}", verify=ssl.create_default_context(cafile=str(server.ca)), trust_env=False
+    ) as door:
+        for path in ("/v1/control/start-run", "/v1/control/list-nodes", "/v1/runtime/acquire-task"):
+            assert door.post(path, headers=sign(node)).status_code == 403
+        flood = reply_of(number, objects=20_000)
+        assert door.post("/v1/fleet/push-messages", content=flood, headers=sign(node)).status_code == 413
+    assert "hospital-b: /v1/control/start-run refused" in server.proxy_log.read_text()
+    assert "hospital-b: /v1/fleet/push-messages refused: the reply has 20001 objects" in server.proxy_log.read_text()
+    with httpx.Client(
+        base_url=f"https://{server.control()}",
+        verify=ssl.create_default_context(cafile=str(server.ca)),
+        trust_env=False,
+    ) as inside:
+        for path in ("/v1/control/list-nodes", "/v1/control/start-run", "/v1/runtime/acquire-task"):
+            answer = inside.post(path, headers={"content-type": "application/protobuf"})
+            assert answer.status_code in (401, 403), (path, answer.status_code, answer.text)
+        wrong = {"authorization": "Bearer wrong", "content-type": "application/protobuf"}
+        assert inside.post("/v1/control/list-nodes", headers=wrong).status_code == 401

@@ -1,0 +1,90 @@
+"""Flower's processes as we run them: forks for tasks, and the environment that they get."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fedgbo.core.errors import MissingExtraError
+from fedgbo.federation import credentials, launch
+from fedgbo.federation.credentials import make_certificates
+from fedgbo.federation.processes import flower_environment, process_tree
+from tests.cli.test_processes import wait_for
+
+
+def task(command="flwr-serverapp"):
+    return SimpleNamespace(
+        task_type=command, runtime_api_address="127.0.0.1:1", token="secret", insecure=True, root_certificates_path=None
+    )
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """An executor whose forks sleep instead of running Flower's command."""
+    monkeypatch.setattr(launch, "_command", lambda module, name, words: time.sleep(600))
+    executor = launch.ForkExecutor()
+    yield executor
+    for fork in executor._forks:
+        os.kill(fork, signal.SIGKILL)
+        os.waitpid(fork, 0)
+
+
+def test_a_task_runs_in_a_fork_whose_token_is_on_no_command_line(forks):
+    forks.launch(task())
+    (fork,) = forks._forks
+    wait_for(lambda: Path(f"/proc/{fork}/comm").read_text() == "flwr-serverapp\n", 10)
+    assert "secret" not in Path(f"/proc/{fork}/cmdline").read_text()
+    assert forks.get_eligible_capacity({"flwr-clientapp", "flwr-agentapp"}) == ({"flwr-clientapp"}, set())
+
+
+def test_forks_that_ended_are_reaped(forks):
+    forks.launch(task())
+    (fork,) = forks._forks
+    (mark,) = process_tree([fork])
+    os.kill(fork, signal.SIGKILL)
+    wait_for(lambda: not mark.alive, 10)
+    forks.reconcile()
+    assert not forks._forks
+
+
+def test_a_killed_client_app_ends_the_process_that_forked_it(forks, monkeypatch):
+    codes = []
+    monkeypatch.setattr(launch.os, "_exit", codes.append)
+    forks.launch(task("flwr-clientapp"))
+    (fork,) = forks._forks
+    (mark,) = process_tree([fork])
+    os.kill(fork, signal.SIGKILL)
+    wait_for(lambda: not mark.alive, 10)
+    forks.reconcile()
+    assert codes == [1]
+
+
+def test_a_version_of_flower_that_moved_its_parts_is_named():
+    with pytest.raises(SystemExit, match=r"has no flwr\.common\.constant\.nothing; install flwr 1\.41 or 1\.42"):
+        launch._replace("flwr.common.constant", nothing=1)
+
+
+def test_nothing_is_sent_installed_or_taken_from_the_users_flower(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", "/home/me/.flwr")
+    monkeypatch.setenv("FLWR_LICENSE_KEY", "secret")
+    monkeypatch.setenv("NO_PROXY", "intra.example.org")
+    found = flower_environment(tmp_path / "home")
+    assert {key: value for key, value in found.items() if key.startswith("FLWR_")} == {
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "FLWR_HOME": str(tmp_path / "home"),
+    }
+    assert found["no_proxy"] == found["NO_PROXY"] == "intra.example.org,localhost,127.0.0.1,::1"
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o700
+
+
+def test_without_flower_it_is_said_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(credentials, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fedgbo\[flower\]'"):
+        make_certificates(tmp_path / "server")
+    assert not (tmp_path / "server").exists()

@@ -1,0 +1,184 @@
+"""The proxy in this process: what it refuses, whom it names, and what it makes of a SuperLink that fails."""
+
+import asyncio
+import datetime
+import time
+
+import httpx
+import pytest
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
+
+from fedgbo.federation.credentials import make_node, read_public_key
+from fedgbo.federation.proxy import Limits, Proxy
+from fedgbo.federation.registry import Registry
+from fedgbo.federation.signatures import HELLO, TIME, sign
+from tests.federation.attacks import reply_of
+
+PUSH = "/v1/fleet/push-messages"
+
+
+class Door:
+    """A proxy with one registered node, hospital-a with Flower's id 7, and a SuperLink that answers `status`."""
+
+    def __init__(self, folder, limits=Limits()):  # noqa: B008 - frozen
+        self.node, self.stranger = make_node(folder / "hospital-a"), make_node(folder / "stranger")
+        Registry(folder).add("hospital-a", 7, read_public_key(self.node.public_key), "0-2")
+        self.status, self.passed = 200, []
+        superlink = httpx.AsyncClient(base_url="https://superlink", transport=httpx.MockTransport(self._superlink))
+        self.proxy = Proxy(Registry(folder), superlink, limits)
+
+    def _superlink(self, request):
+        if self.status is None:
+            raise httpx.ConnectError("refused")
+        self.passed.append((request.url.path, request.content))
+        return httpx.Response(self.status, content=b"answer")
+
+    def call(self, path, content=b"", headers=None, method="POST", client=("10.0.0.9", 1)):
+        async def go():
+            transport = httpx.ASGITransport(self.proxy, client=client)
+            async with httpx.AsyncClient(transport=transport, base_url="https://x") as caller:
+                signed = sign(self.node) if headers is None else headers
+                return await caller.request(method, path, content=content, headers=signed)
+
+        return asyncio.run(go())
+
+
+@pytest.fixture
+def door(tmp_path):
+    return Door(tmp_path)
+
+
+def test_calls_of_a_registered_node_are_passed_on(door):
+    answer = door.call("/v1/fleet/pull-messages", b"request")
+    assert (answer.status_code, answer.content) == (200, b"answer")
+    assert door.passed == [("/v1/fleet/pull-messages", b"request")]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/control/start-run",
+        "/v1/control/list-nodes",
+        "/v1/runtime/acquire-task",
+        "/v1/fleet/../control/start-run",
+        "/v1/fleet/%2e%2e/control/start-run",
+        "//v1/fleet/pull-messages",
+        "/v1/fleet/register-node",
+        "/v1/fleet/unregister-node",
+        "/docs",
+        "/",
+    ],
+)
+def test_nothing_but_fleet_is_passed_on(door, path, caplog):
+    assert door.call(path).status_code == 403
+    assert door.call(path, method="GET").status_code == 403
+    assert not door.passed
+    assert "hospital-a: " in caplog.text
+    assert "refused: only calls of Flower's Fleet API are served here" in caplog.text
+    assert door.call(path, headers={}).status_code == 401
+
+
+def moved(headers, seconds):
+    """Headers of a node whose clock is wrong."""
+    return headers | {TIME: (datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)).isoformat()}
+
+
+def test_strangers_and_wrong_signatures_are_refused(door, caplog):
+    assert door.call(PUSH, headers={}).json() == {"error": "it shows no key"}
+    assert door.call(PUSH, headers=sign(door.stranger)).json() == {"error": "its key is not registered"}
+    assert "a stranger at 10.0.0.9" in caplog.text
+    forged = {**sign(door.stranger), "flwr-public-key": sign(door.node)["flwr-public-key"]}
+    assert door.call(PUSH, headers=forged).json() == {"error": "its signature is not valid (key of hospital-a)"}
+    assert door.call(PUSH, headers=moved(sign(door.node), 1)).status_code == 401  # the signature is of another time
+    assert not door.passed
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(60, "its clock is 60 s ahead"), (-400, "its clock is 400 s behind")])
+def test_a_clock_that_is_wrong_is_named(door, monkeypatch, seconds, said):
+    real = datetime.datetime
+
+    class Wrong(real):
+        @classmethod
+        def now(cls, tz=None):
+            return real.now(tz) + datetime.timedelta(seconds=seconds)
+
+    monkeypatch.setattr("fedgbo.federation.signatures.datetime.datetime", Wrong)
+    headers = sign(door.node)
+    monkeypatch.undo()
+    assert said in door.call(HELLO, headers=headers).json()["error"]
+
+
+def test_hello_says_what_the_server_knows(door):
+    found = door.call(HELLO).json()
+    assert (found["name"], found["clients"]) == ("hospital-a", "0-2")
+
+
+def test_a_reply_with_too_many_objects_is_refused_and_named(door, caplog):
+    assert door.call(PUSH, reply_of(7, objects=100)).status_code == 200
+    answer = door.call(PUSH, reply_of(7, objects=20_000))
+    assert answer.status_code == 413
+    assert "hospital-a: /v1/fleet/push-messages refused: the reply has 20001 objects, at most 4096" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (reply_of(8, objects=1), 403, "in the name of another node"),
+        (b"\xff\xff\xff", 400, "no message of Flower's"),
+        (PushMessagesRequest(message_object_trees=[ObjectTree()] * 2).SerializeToString(), 400, "0 replies in one"),
+    ],
+)
+def test_replies_that_are_none(door, body, status, said):
+    answer = door.call(PUSH, body)
+    assert (answer.status_code, said in answer.text) == (status, True), answer.text
+
+
+def test_large_requests_and_replies_are_refused(tmp_path):
+    door = Door(tmp_path, Limits(request_bytes=1000, reply_bytes=1500))
+    assert "1001 bytes, at most 1000" in door.call("/v1/fleet/push-object", b"x" * 1001).text
+
+    async def pieces():
+        for _ in range(20):
+            yield b"x" * 100
+
+    assert "more than the allowed 1000 bytes" in door.call("/v1/fleet/push-object", pieces()).text
+    assert door.call("/v1/fleet/push-object", b"x" * 900).status_code == 200
+    assert "the reply has more than the allowed 1500 bytes" in door.call("/v1/fleet/push-object", b"x" * 900).text
+    assert door.call(PUSH, reply_of(7, objects=1)).status_code == 200  # a new reply begins
+    assert door.call("/v1/fleet/push-object", b"x" * 900).status_code == 200
+
+
+def test_a_node_that_calls_too_often_is_slowed_down(tmp_path):
+    door = Door(tmp_path, Limits(calls=50.0, burst=5.0))
+    began = time.monotonic()
+    for _ in range(15):
+        assert door.call("/v1/fleet/pull-messages").status_code == 200
+    assert time.monotonic() - began > 0.15  # ten calls more than the burst, 50 a second
+
+
+@pytest.mark.parametrize("status", [500, None])
+def test_an_error_of_the_superlink_becomes_one_that_nodes_retry(door, status):
+    door.status = status
+    assert door.call("/v1/fleet/pull-messages").status_code == 503
+    assert door.call("/health", method="GET").status_code == 503
+    door.status = 403
+    assert door.call("/v1/fleet/pull-messages").status_code == 403
+
+
+def test_health_and_metrics(door):
+    door.call("/v1/fleet/pull-messages", b"12345")
+    door.call("/v1/control/start-run")
+    assert door.call("/health", method="GET", headers={}).json() == {"status": "ok"}
+    assert door.call("/metrics", method="GET").status_code == 403
+    text = door.call("/metrics", method="GET", headers={}, client=("127.0.0.1", 1)).text
+    assert 'fedgbo_received_bytes_total{node="hospital-a"} 5\n' in text
+    assert 'fedgbo_sent_bytes_total{node="hospital-a"} 6\n' in text
+    assert "fedgbo_refusals_total" in text
+    assert "fedgbo_registered_nodes 1\n" in text
+
+
+def test_a_node_that_was_removed_is_refused_at_once(door, tmp_path):
+    assert door.call(HELLO).status_code == 200
+    Registry(tmp_path).remove("hospital-a")
+    assert door.call(HELLO).status_code == 401

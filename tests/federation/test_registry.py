@@ -1,0 +1,96 @@
+"""Which nodes may host which clients, and which apps a node's operators allowed."""
+
+import hashlib
+
+import pytest
+
+from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.federation.apps import AppNotAllowed, Apps
+from fedgbo.federation.registry import Registry
+from fedgbo.runs.client_numbers import client_numbers
+
+
+def test_nodes_are_remembered_with_their_clients(tmp_path):
+    registry = Registry(tmp_path)
+    assert registry.nodes() == {}
+    registry.add("hospital-a", 7, b"key a", "0-4")
+    registry.add("hospital-b", 8, b"key b", "5")
+    assert {name: node.clients for name, node in Registry(tmp_path).nodes().items()} == {
+        "hospital-a": "0-4",
+        "hospital-b": "5",
+    }
+    assert registry.names() == {7: "hospital-a", 8: "hospital-b"}
+    assert registry.path.stat().st_mode & 0o777 == 0o600
+    registry.check_new("hospital-a", b"key a", "0-3")  # fewer clients than before
+    registry.remove("hospital-b")
+    assert list(registry.nodes()) == ["hospital-a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "clients", "message"),
+    [
+        ("hospital-a", b"other", "9", "another node is registered as hospital-a; choose another name"),
+        ("hospital-c", b"key a", "9", "this key is registered as hospital-a; a node has one key and one name"),
+        ("hospital-c", b"key c", "4-6", "client 4 of hospital-c already belongs to hospital-a; give others"),
+        ("hospital-c", b"key c", "1::2", "clients 1, 3 of hospital-c already belongs to hospital-a"),
+        ("hospital-c", b"key c", "four", "clients must be numbers such as 0 or 0,3,6 or 0-4 or 1::3, not 'four'"),
+    ],
+)
+def test_names_keys_and_clients_belong_to_one_node(tmp_path, name, key, clients, message):
+    registry = Registry(tmp_path)
+    registry.add("hospital-a", 7, b"key a", "0-4")
+    with pytest.raises(ConfigError, match=message):
+        registry.check_new(name, key, clients)
+
+
+def test_a_node_that_is_not_there_and_a_damaged_file(tmp_path):
+    with pytest.raises(ConfigError, match="no node is registered as x \\(registered: none\\)"):
+        Registry(tmp_path).remove("x")
+    (tmp_path / "nodes.json").write_text("{")
+    with pytest.raises(RunFolderError, match="is damaged"):
+        Registry(tmp_path).nodes()
+
+
+@pytest.mark.parametrize("text", ["", "-1", "3-1", "0:2", "1::0", "a", "0,,1"])
+def test_numbers_that_are_none(text):
+    with pytest.raises(ConfigError, match="clients must be numbers such as"):
+        client_numbers(text, 10)
+
+
+def test_sets_of_client_numbers():
+    assert client_numbers("7", 5) == [7]  # not cut off: the caller refuses it
+    assert client_numbers("3-1000000000000", 5)[-1] == 5
+    assert client_numbers("0, 2", 5) == [0, 2]
+    assert client_numbers("9::3", 5) == []
+
+
+APP = b"an app"
+SHA = hashlib.sha256(APP).hexdigest()
+
+
+def test_an_app_runs_only_if_it_was_allowed(tmp_path):
+    apps = Apps(tmp_path / "apps")
+    with pytest.raises(AppNotAllowed, match=f"app {SHA} waits for the node's operators to allow it"):
+        apps.check(APP, SHA, {"run": 5, "started-by": "me@server", "other": "x"})
+    (asked,) = apps.asked()
+    assert str(asked) == f"app {SHA} (run 5, started-by me@server)"
+    apps.answer(SHA, allowed=False)
+    with pytest.raises(AppNotAllowed, match="was refused by the node's operators"):
+        apps.check(APP, SHA, {})
+    apps.answer(SHA, allowed=True)
+    apps.check(APP, SHA, {})
+    assert not list(apps.asked())
+    with pytest.raises(AppNotAllowed, match="does not have the hash that the server names"):
+        apps.check(b"another app", SHA, {})
+
+
+def test_pins_allow_some_apps_and_refuse_the_others(tmp_path):
+    apps, other = Apps(tmp_path / "apps"), "0" * 64
+    apps.answer(SHA, allowed=True)
+    apps.pin([other])
+    assert (apps.read(SHA).state, apps.read(other).state) == ("refused", "allowed")
+    with pytest.raises(ConfigError, match="'abc' is not a SHA-256"):
+        apps.pin(["abc"])
+    (tmp_path / "apps" / f"{SHA}.json").write_text("{")
+    with pytest.raises(AppNotAllowed, match="cannot be read; remove it to be asked again"):
+        apps.check(APP, SHA, {})
