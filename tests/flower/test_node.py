@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from ray import cloudpickle
 from torch import nn
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.flower import client_app
-from fedgbo.flower.node import build_task, hosted_clients, model_digest, spread
+from fedgbo.flower.node import OTHER_MODEL, build_task, hosted_clients, model_digest, spread
 from tests.conftest import make_task
 from tests.flower.federations import SOME_NODES, events, everyone, federate, nodes
 from tests.flower.grids import LocalGrid
@@ -89,14 +90,25 @@ def test_the_app_that_a_simulation_copies_with_every_message_holds_no_data():
     assert len(cloudpickle.dumps(app)) < 5_000
 
 
-def test_models_are_told_apart_by_names_shapes_and_types():
+class Constant(nn.Module):
+    def __init__(self, value):
+        super().__init__()
+        self.frozen = nn.Parameter(torch.tensor(value), requires_grad=False)
+
+    def forward(self, x):
+        return x * self.frozen
+
+
+def test_models_are_told_apart_by_names_shapes_types_and_frozen_values():
     def digest_of(model):
-        return model_digest(make_task(model=model))
+        return model_digest(make_task(model=model), 0)
 
     plain = digest_of(lambda: nn.Linear(3, 2))
     assert plain == digest_of(lambda: nn.Linear(3, 2))
     others = [lambda: nn.Linear(3, 3), lambda: nn.Sequential(nn.Linear(3, 2)), lambda: nn.Linear(3, 2).double()]
     assert plain not in [digest_of(model) for model in others]
+    frozen = [digest_of(lambda w=w: nn.Sequential(nn.Linear(3, 2), Constant(w))) for w in (1.0, 2.0)]
+    assert frozen[0] != frozen[1]
 
 
 def other_model():
@@ -107,7 +119,7 @@ def test_a_node_with_another_model_cannot_join_and_says_so_in_its_log(tmp_path, 
     homes = [*nodes(everyone)[:2], (client_app(other_model), {"partition-id": 2, "num-partitions": 3})]
     federate(everyone, grid=LocalGrid(homes), rounds=1, out=tmp_path / "run", options=SOME_NODES)
     (refused,) = events(tmp_path / "run", "refused")
-    reason = "this node's model has other parameters (names, shapes or types) than the server's"
+    reason = OTHER_MODEL
     assert refused["reason"] == reason
     assert f"this node cannot take part: ConfigError: {reason}" in caplog.text
 

@@ -6,7 +6,6 @@ Flower's node ids. The node's configuration says which clients it hosts: `client
 or auto.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -25,9 +24,11 @@ from fedgbo import __version__
 from fedgbo.core import ConfigError, DataError, FederatedAlgorithm, FedGBOError, RunFolderError, State
 from fedgbo.costs.operations import Meter
 from fedgbo.data.federated import FederatedData
+from fedgbo.data.tree import digest_of
 from fedgbo.engines.device import device_of
 from fedgbo.engines.engine import LocalEngine, Round
-from fedgbo.engines.generators import reproducible
+from fedgbo.engines.generators import Generators, reproducible
+from fedgbo.engines.module import Blueprint
 from fedgbo.engines.select import local_engine
 from fedgbo.flower.messenger import LOG
 from fedgbo.flower.wire import ACTION, Order, Settings, from_record, json_in, settings_in, to_record, to_reply
@@ -38,6 +39,10 @@ from fedgbo.runs.describe import build, find, parameters
 from fedgbo.runs.memory import ClientMemory
 from fedgbo.tasks.task import Task
 
+OTHER_MODEL = (
+    "this node's model is not the server's: its parameters have other names, shapes or types, or its frozen parameters or "
+    "buffers other values"
+)
 TaskBuilder = str | Callable[..., Task]
 """A task's name in the catalogue, or a function that returns a task. If the function has one argument without a
 default, it receives the node's configuration; the other arguments are settings of the task."""
@@ -72,9 +77,9 @@ class _Node:
             device_of(str(config.get("device", "cpu")))
             hosted = hosted_clients(config, settings.clients)
             task = self._task(settings, config)
-            data, model = spread(task.data, hosted, settings.clients), model_digest(task)
+            data, model = spread(task.data, hosted, settings.clients), model_digest(task, settings.seed)
             if model != settings.model:
-                raise ConfigError("this node's model has other parameters (names, shapes or types) than the server's")
+                raise ConfigError(OTHER_MODEL)
             answer |= {"clients": hosted, "samples": [data.size(client) for client in hosted], "model": model}
         except Exception as error:
             LOG.error("this node cannot take part: %s: %s", type(error).__name__, error.__cause__ or error)
@@ -232,12 +237,16 @@ def spread(data: FederatedData, hosted: Sequence[int], clients: int) -> Federate
     return replace(data, offsets=offsets, validation=None, client_tests=None)  # the server evaluates
 
 
-def model_digest(task: Task) -> str:
-    """Return a digest of the names, shapes and types of the model's parameters."""
-    with torch.random.fork_rng(devices=[]):
-        module = task.make_model()
-    kinds = [[name, str(value.dtype), list(value.shape)] for name, value in module.named_parameters()]
-    return hashlib.sha256(json.dumps(kinds).encode()).hexdigest()
+def model_digest(task: Task, seed: int) -> str:
+    """Return a digest of the model that a run starts from.
+
+    It covers names, shapes and types of trainable parameters, and the values of all else: frozen parameters and buffers.
+    """
+    with Generators().kept():
+        module = Blueprint.of(task.make_model, seed, task.data.train.batch(np.arange(1))[0]).module
+    trained = {name: p for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+    kinds = [(name, str(p.dtype), tuple(p.shape)) for name, p in trained.items()]
+    return digest_of((kinds, {name: x for name, x in module.state_dict().items() if name not in trained}))
 
 
 def _safe_message(error: Exception, harmless: type[FedGBOError]) -> str:

@@ -13,7 +13,6 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from pydantic import ValidationError
-from safetensors.torch import save
 
 from fedgbo import __version__
 from fedgbo.core import ConfigError, FederatedAlgorithm, at_round, unknown, whole
@@ -134,7 +133,7 @@ class Strategy:
             raise
         engines[0].report_nodes()
         if out is not None:
-            save_model(self.task, result.params, Path(out) / "model.safetensors")
+            result.save(Path(out) / "model.safetensors")
         events("finished", round=result.history[-1].round, digest=digest(result.state.tensors()))
         return result
 
@@ -162,19 +161,10 @@ class Strategy:
             clients_per_round=self.task.cohort_size,
             batch_size=self.task.batch_size,
             seed=self.seed,
-            model=model_digest(self.task),
+            model=model_digest(self.task, self.seed),
             transforms=[],
             run=sha256(about.encode()).hexdigest()[:16],
         )
-
-
-def save_model(task: Task, params: torch.Tensor, file: Path) -> None:
-    """Write the model as a state_dict: `model.load_state_dict(safetensors.torch.load_file(file))` reads it."""
-    with torch.random.fork_rng(devices=[]):
-        module = task.model()
-    torch.nn.utils.vector_to_parameters(params.detach().cpu(), module.parameters())
-    tensors = {name: value.detach().clone().contiguous() for name, value in module.state_dict().items()}
-    write_atomic(file, save(tensors))
 
 
 def server_app(task: TaskBuilder | None = None, **defaults: Any) -> ServerApp:
