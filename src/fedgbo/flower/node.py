@@ -40,8 +40,8 @@ from fedgbo.runs.memory import ClientMemory
 from fedgbo.tasks.task import Task
 
 OTHER_MODEL = (
-    "this node's model is not the server's: its parameters have other names, shapes or types, or its frozen parameters or "
-    "buffers other values"
+    "this node's model is not the server's: its parameters have other names, shapes or types, or its frozen parameters "
+    "or buffers have other values"
 )
 TaskBuilder = str | Callable[..., Task]
 """A task's name in the catalogue, or a function that returns a task. If the function has one argument without a
@@ -240,7 +240,7 @@ def spread(data: FederatedData, hosted: Sequence[int], clients: int) -> Federate
 def model_digest(task: Task, seed: int) -> str:
     """Return a digest of the model that a run starts from.
 
-    It covers names, shapes and types of trainable parameters, and the values of all else: frozen parameters and buffers.
+    It covers names, shapes and types of trainable parameters, and the values of frozen parameters and buffers.
     """
     with Generators().kept():
         module = Blueprint.of(task.make_model, seed, task.data.train.batch(np.arange(1))[0]).module
