@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 STAMP := .venv/.installed
+NATIVE := src/fedgbo/native/built/portable.so
 JOBS ?= 2
 
 .PHONY: setup demo test lint types unit format presets results clean
@@ -11,13 +12,16 @@ JOBS ?= 2
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
 
-setup: $(STAMP)  ## make .venv with everything in it
+setup: $(STAMP) $(NATIVE)  ## make .venv with everything in it, and build the C code
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("fedgbo needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+$(NATIVE): $(wildcard src/fedgbo/native/*.[ch]) | $(STAMP)  # after a change; the installation has built it as well
+	$(BIN)/python src/fedgbo/native/build.py || echo 'no C code: fedgbo runs at the speed of torch'
 
 demo: setup  ## FedGBO against its seven rivals on real digits: a table and a picture
 	$(BIN)/fedgbo compare all --task digits --seeds 3 --eval-every 5

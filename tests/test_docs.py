@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/tutorial.md", "docs/how-to.md", "docs/algorithms.md", "docs/data.md", "docs/theory.md"]
+PAGES = [
+    *("README.md", "docs/tutorial.md", "docs/how-to.md", "docs/models.md", "docs/algorithms.md", "docs/data.md"),
+    "docs/theory.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -46,12 +46,16 @@ from fedgbo.core.errors import (
     FedGBOError,
     RankError,
     RunFolderError,
+    StopRun,
 )
 from fedgbo.core.objective import GradientRule, MaxEntropy, Proximal, SharpnessAware, Term
 from fedgbo.core.optimiser import AffineOptimiser, Optimiser
 from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, Step
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
+from fedgbo.engines.evaluate import Scores
+from fedgbo.experiments.comparison import Comparison, compare
+from fedgbo.models.norm import group_norm
 from fedgbo.models.places import places
 from fedgbo.optimisers import (
     SGD,
@@ -71,6 +75,8 @@ from fedgbo.pipeline.aggregators import ExactMean, Median
 from fedgbo.pipeline.clock import Asynchronous, Deadline
 from fedgbo.pipeline.samplers import FixedSize, Poisson
 from fedgbo.pipeline.transforms import ClipNorm
+from fedgbo.runs.config import load
+from fedgbo.runs.evaluate import evaluate
 from fedgbo.runs.loop import run
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
@@ -84,13 +90,13 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "APFL", "GHBM", "MFL", "SCAFFOLD", "SGD", "AMSGrad", "AdaGrad", "Adam", "AdamW", "AdaptiveFedOpt",
-    "AffineOptimiser", "Aggregator", "Asynchronous", "Client", "ClipNorm", "ConfigError", "Constant",
+    "AffineOptimiser", "Aggregator", "Asynchronous", "Client", "ClipNorm", "Comparison", "ConfigError", "Constant",
     "CorrectedAdam", "DataError", "Deadline", "Ditto", "DivergenceError", "ExactMean", "Exponential", "FedAdagrad",
     "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedGBOError", "FedMAX",
     "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi", "FederatedAlgorithm", "FederatedData",
     "FederationError", "FixedSize", "GradientRule", "InverseSqrt", "Lion", "MaxEntropy", "Mean", "Median", "Mime",
     "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser", "Poisson", "Progress", "Proximal", "QFedAvg",
-    "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "SharpnessAware",
-    "Signum", "State", "Step", "Task", "Term", "Transform", "Upload", "Yogi", "__version__", "check", "partition",
-    "places", "run",
+    "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "Scores",
+    "SharpnessAware", "Signum", "State", "Step", "StopRun", "Task", "Term", "Transform", "Upload", "Yogi",
+    "__version__", "check", "compare", "evaluate", "group_norm", "load", "partition", "places", "run",
 ]  # fmt: skip

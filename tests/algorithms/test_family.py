@@ -45,7 +45,7 @@ def personal_models(folder, algorithm, params):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms(name, engine, size, tmp_path):
     algorithm, reference, more = ALGORITHMS[name]
-    start = fedgbo.run(task(), algorithm, rounds=1, seed=SEED, callbacks=[lambda progress: True]).params.numpy()
+    start = fedgbo.run(task(), algorithm, rounds=1, seed=SEED, callbacks=[fedgbo.Progress.stop]).params.numpy()
     settings = {"rounds": ROUNDS, "local_steps": K, "seed": SEED, "engine": engine, "out": tmp_path / "run"}
     params = fedgbo.run(task(size), algorithm, **settings).params
     expected = reference(start, size, **more)
@@ -86,7 +86,7 @@ TAKE_ANY = {
 def test_optimisers(name, algorithm, size):
     built = TAKE_ANY[algorithm](OPTIMISERS[name])
     result = fedgbo.run(task(size), built, rounds=ROUNDS, local_steps=K, seed=SEED)
-    start = fedgbo.run(task(), built, rounds=1, seed=SEED, callbacks=[lambda progress: True]).params.numpy()
+    start = fedgbo.run(task(), built, rounds=1, seed=SEED, callbacks=[fedgbo.Progress.stop]).params.numpy()
     x, s = family.with_optimiser(algorithm, family.optimiser(name), start, size)
     assert np.abs(x - start).max() > 0.01
     np.testing.assert_allclose(result.params.numpy(), x, rtol=0, atol=1e-9)

@@ -68,7 +68,7 @@ def test_fednova_weights_clients_alike_whatever_their_steps():
     """The mean of normalised differences, times the mean K: by hand for one round."""
     steps, fedavg = [1, 5, 2, 4, 3, 3], fedgbo.FedAvg(SGD)
     everyone = make_task(clients=6, dtype=torch.float64)
-    start = params(fedavg, everyone, callbacks=[lambda progress: True])
+    start = params(fedavg, everyone, callbacks=[fedgbo.Progress.stop])
     alone = [
         start - params(fedavg, everyone, rounds=1, local_steps=steps, sampler=Only(i)) for i in range(6)
     ]  # fmt: skip
@@ -112,7 +112,7 @@ def test_apfl_with_everything_personal_is_local_training(tmp_path):
 def test_feddyn_with_one_client_adds_the_correction_of_the_server():
     """N = 1 and K = 1: y = x - η (g - h), h' = h + α (x - y), x' = y - h' / α, by hand on one round."""
     task = make_task(clients=1, dtype=torch.float64)
-    start = params(fedgbo.FedAvg(SGD), task, callbacks=[lambda progress: True])
+    start = params(fedgbo.FedAvg(SGD), task, callbacks=[fedgbo.Progress.stop])
     y = params(fedgbo.FedAvg(SGD), task, rounds=1, local_steps=1)
     same(params(fedgbo.FedDyn(SGD, alpha=0.5), task, rounds=1, local_steps=1), y - (start - y))
 
@@ -121,7 +121,7 @@ def test_personal_layers_never_reach_the_server():
     model = TASK.model()
     head = fedgbo.places(model, "2")
     assert head == [(16, 26)]
-    start = params(fedgbo.FedAvg(SGD), callbacks=[lambda progress: True])
+    start = params(fedgbo.FedAvg(SGD), callbacks=[fedgbo.Progress.stop])
     for algorithm in (fedgbo.FedPer(SGD, head), fedgbo.FedRep(SGD, head, 2), fedgbo.FedBN(SGD, head)):
         found = params(algorithm)
         assert torch.equal(found[16:], start[16:])

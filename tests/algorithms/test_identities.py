@@ -55,7 +55,7 @@ def test_one_step_on_one_client_is_the_centralised_optimiser(optimiser):
     task = make_task(clients=1, dtype=torch.float64)
     result = fedgbo.run(task, fedgbo.FedGBO(optimiser), rounds=6, local_steps=1)
     engine = PlainEngine(task, fedgbo.FedGBO(optimiser), seed=0)
-    x = engine.initial_params
+    x = engine.origin.params
     s = optimiser.init(x)
     batch = (task.data.train.inputs.double(), task.data.train.targets)
     for _ in range(6):

@@ -36,7 +36,7 @@ def both(case, dtype):
     algorithm, reference = CASES[case]
     task = make_task(dtype=dtype)
     result = fedgbo.run(task, algorithm, rounds=ROUNDS, local_steps=K)
-    start = fedgbo.run(task, algorithm, rounds=1, eval_every=1, callbacks=[lambda progress: True]).params
+    start = fedgbo.run(task, algorithm, rounds=1, eval_every=1, callbacks=[fedgbo.Progress.stop]).params
     model = task.model().double()
     shapes = [p.shape for p in model.parameters()]
     pieces = start.double().split([shape.numel() for shape in shapes])

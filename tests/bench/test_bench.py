@@ -44,15 +44,15 @@ def test_the_plain_loop_computes_what_ours_does(beta):
     engine = engine_for(task, algorithm, seed=0)
     plain = PlainLoop(task, local_steps=3, lr=0.05, beta=beta)
     everyone = list(range(task.data.clients))
-    torch.nn.utils.vector_to_parameters(engine.initial_params.clone(), plain.model.parameters())
-    state = algorithm.init(engine.initial_params)
+    torch.nn.utils.vector_to_parameters(engine.origin.params.clone(), plain.model.parameters())
+    state = algorithm.init(engine.origin.params)
     for t in range(2):
         steps = [3] * len(everyone)
         work = Round(t, algorithm, state, everyone, steps, Pipeline(FixedSize(1)), Meter(algorithm))
         state = algorithm.server_update(state, engine.train(work).mean, 3.0)
         assert plain.round(t) == 3 * len(everyone)
     got = torch.nn.utils.parameters_to_vector(plain.model.parameters())
-    moved = torch.linalg.vector_norm(state.params - engine.initial_params)
+    moved = torch.linalg.vector_norm(state.params - engine.origin.params)
     assert moved > 1e-3
     assert torch.linalg.vector_norm(got - state.params) < 1e-3 * moved
 

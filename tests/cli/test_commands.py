@@ -185,3 +185,27 @@ def test_a_run_begun_from_python_is_not_for_the_command(tmp_path, task):
 def test_the_help_has_the_defaults(command, default):
     """rich would take an unescaped [default: ...] for markup and swallow it."""
     assert default in call(command, "--help").stdout
+
+
+def test_whole_numbers_in_any_way_that_python_writes_them(my_file, tmp_path):
+    args = ("run", "--task", f"{my_file}:small", "--lr", ".1", "beta=.9", "--clients-per-round", "0b11", "--json")
+    done = call(*args, "--rounds", "0x2", "--local-steps", "1_0", "--out", tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert json.loads(done.stdout)["rounds"] == config["rounds"] == 2
+    assert (config["local_steps"], config["clients_per_round"]) == (10, 3)
+    wrong = call(*args, "--rounds", "ten", "--out", tmp_path / "no")
+    assert wrong.exit_code == 2
+    assert "'ten' is not a valid integer" in wrong.stderr
+
+
+def test_each_algorithm_of_a_comparison_has_settings_of_its_own(my_file, tmp_path):
+    args = ("--task", f"{my_file}:small", "--rounds", 2, "--seeds", 1, "--jobs", 1)
+    done = call(
+        "compare", "fedavg lr=.1", "fedavg lr=.2", "fedgbo:sgdm", "lr=.1", "beta=.5", *args, "--out", tmp_path / "c"
+    )
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads((tmp_path / "c" / "table.json").read_text())
+    assert [row["label"] for row in rows] == ["fedavg (lr=0.1)", "fedavg (lr=0.2)", "fedgbo-sgdm"]
+    assert "FedAvg's best accuracy" in done.stdout
+    same = call("compare", "fedavg", "fedgbo:sgd", "--lr", ".1", *args, "--out", tmp_path / "same")
+    assert "fedgbo with sgd trains the same model as fedavg" in same.stderr

@@ -4,10 +4,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedgbo.cli.console import plain_table
 from fedgbo.cli.main import app
 from fedgbo.experiments.paper import TABLES
-from fedgbo.reports.table import Cell, Table
+from fedgbo.reports.table import Cell, Table, plain_table
 
 
 def invoke(*arguments: str) -> str:

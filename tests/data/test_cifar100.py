@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import ConfigError, DataError, MissingExtraError
+from fedgbo.data import cifar100
 from fedgbo.data.cifar100 import read_cifar100
 
 NAMES = [f"class{k}" for k in range(100)]
@@ -243,13 +244,38 @@ def test_half_a_data_set_and_none(tmp_path):
     lay_down(tmp_path, {"train": pickled(TRAIN)})
     with pytest.raises(DataError, match="has train but not test; cifar-100-python needs both"):
         read(tmp_path)
-    with pytest.raises(DataError, match=r"it has notes\.txt, and needs one of: fed_cifar100_train\.h5"):
+    with pytest.raises(DataError, match=r"it has notes\.txt, and needs: fed_cifar100_train\.h5"):
         read(lay_down(tmp_path / "other", {"notes.txt": b"hello"}))
     (tmp_path / "void").mkdir()
     with pytest.raises(DataError, match="it has no files"):
         read(tmp_path / "void")
     with pytest.raises(DataError, match="absent does not exist"):
         read(tmp_path / "absent")
+
+
+def test_two_formats_and_two_copies_are_not_guessed_between(tmp_path):
+    lay_down(tmp_path, python_files() | binary_files())
+    with pytest.raises(
+        DataError, match="several formats: cifar-100-python, cifar-100-binary; choose one with --format"
+    ):
+        read(tmp_path)
+    assert read(tmp_path, format="cifar-100-binary").meta["format"] == "cifar-100-binary"
+    lay_down(tmp_path / "copy", binary_files())
+    with pytest.raises(
+        DataError, match=r"has several files named train\.bin: .*copy/train\.bin.*; give the path of one"
+    ):
+        read(tmp_path, format="cifar-100-binary")
+
+
+def test_too_many_images_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(cifar100, "MOST", 300)
+    with pytest.raises(DataError, match=r"train\.bin has more than 1 MiB after decompression"):
+        read(lay_down(tmp_path, binary_files()))
+    with h5py.File(tmp_path / "fed_cifar100_train.h5", "w") as file:
+        file["examples/0/image"], file["examples/0/label"] = np.zeros((301, 32, 32, 3), np.uint8), np.zeros(301, int)
+    hdf5(tmp_path / "fed_cifar100_test.h5", GOOD)
+    with pytest.raises(DataError, match="announces 301 images, CIFAR-100 has 300"):
+        read(tmp_path, format="fed_cifar100")
 
 
 def test_impossible_split(tmp_path):
@@ -284,7 +310,9 @@ def test_hdf5_that_announces_too_much(tmp_path):
         file.create_dataset("examples/0/image", (10**9, 32, 32, 3), np.uint8, chunks=(1, 32, 32, 3))
         file.create_dataset("examples/0/label", (10**9,), np.int64, chunks=(10,))
     hdf5(tmp_path / "fed_cifar100_test.h5", GOOD)
-    with pytest.raises(DataError, match="announces 1000000000 images, CIFAR-100 has 60000"):
+    with pytest.raises(
+        DataError, match="client '0': 'image' announces 3,072,000,000,000 bytes, more than any public file"
+    ):
         read_cifar100(tmp_path)
 
 

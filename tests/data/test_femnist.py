@@ -6,6 +6,7 @@ import pytest
 
 from fedgbo.core.errors import DataError, MissingExtraError
 from fedgbo.data.femnist import read_femnist
+from fedgbo.data.public import ClientRules
 
 from .leaf_samples import write
 
@@ -113,13 +114,86 @@ def test_hdf5_of_another_kind(tmp_path):
         read_femnist(tmp_path)
     with h5py.File(tmp_path / "fed_emnist_test.h5", "w") as file:
         file["examples/ann/pixels"], file["examples/ann/label"] = np.ones((0, 28, 28)), np.ones(0)
-    with pytest.raises(DataError, match=r"client 'ann' has no samples"):
+    with pytest.raises(DataError, match=r"user 'ann' has no samples"):
         read_femnist(tmp_path)
     (tmp_path / "fed_emnist_test.h5").write_bytes((tmp_path / "fed_emnist_train.h5").read_bytes()[:3000])
     with pytest.raises(DataError, match=r"fed_emnist_test\.h5 is no complete HDF5 file"):
         read_femnist(tmp_path)
     (tmp_path / "fed_emnist_test.h5").unlink()
     with pytest.raises(DataError, match="has 0 HDF5 files with 'test' in their names"):
+        read_femnist(tmp_path)
+
+
+@pytest.mark.parametrize("make", [leaf, tff])
+def test_incomplete_small_and_split_by_user(tmp_path, make):
+    names = list(WRITERS)
+    make(tmp_path, WRITERS, ["train"])
+    make(tmp_path, {name: WRITERS[name] for name in names[1:]}, ["test"])
+    packed = read_femnist(tmp_path, rules=ClientRules(drop_incomplete=True, min_samples=7))
+    assert packed.arrays["client_names"].tolist() == names[2:]
+    assert packed.notes == (
+        "left out: 1 users without train or test samples (2 samples)",
+        "left out: 1 users with fewer than 7 samples (6 samples)",
+    )
+    make(tmp_path / "other", {name: WRITERS[name] for name in names[:3]}, ["train"])
+    make(tmp_path / "other", {name: WRITERS[name] for name in names[3:]}, ["test"])
+    packed = read_femnist(tmp_path / "other", rules=ClientRules(by_user=True))
+    assert packed.arrays["client_names"].tolist() == names[:3]
+    assert packed.arrays["test_labels"].tolist() == WRITERS[names[3]][1].tolist()
+    assert "test_offsets" not in packed.arrays
+
+
+def test_two_formats_are_not_guessed_between(tmp_path):
+    tff(leaf(tmp_path, WRITERS), WRITERS)
+    with pytest.raises(DataError, match="has files of several formats: leaf, tff; choose one with --format"):
+        read_femnist(tmp_path)
+    assert read_femnist(tmp_path, format="tff").meta["format"] == "tff"
+
+
+def test_numbers_beyond_every_type(tmp_path):
+    for x, y, match in (
+        ([[10**400] * 784], [1], "the images are not 784 numbers each"),
+        ([[0.5] * 784] * 2, [[1], [1, 2]], "the labels are not one whole number each"),
+        ([[0.5] * 784], [10**30], "the labels are not one whole number each"),
+    ):
+        for role in ("train", "test"):
+            write(tmp_path / role / "a.json", {"ann": (x, y)})
+        with pytest.raises(DataError, match=match):
+            read_femnist(tmp_path)
+
+
+def test_hdf5_cannot_read_other_files(tmp_path):
+    """Links, external and virtual storage could read any file of the user's."""
+    tff(tmp_path, WRITERS)
+    (tmp_path / "secret").write_bytes(bytes(8 * 784))
+    layout = h5py.VirtualLayout((1, 28, 28), "f8")
+    layout[:] = h5py.VirtualSource(str(tmp_path / "secret.h5"), "x", (1, 28, 28))
+
+    def external(group):
+        group.create_dataset("pixels", (1, 28, 28), "f8", external=[(str(tmp_path / "secret"), 0, 8 * 784)])
+
+    def link(group):
+        group["pixels"] = h5py.ExternalLink(str(tmp_path / "fed_emnist_train.h5"), "/examples/f0000_0/pixels")
+
+    for make in (external, link, lambda group: group.create_virtual_dataset("pixels", layout)):
+        with h5py.File(tmp_path / "fed_emnist_test.h5", "w") as file:
+            group = file.create_group("examples/ann")
+            make(group)
+            group["label"] = [1]
+        with pytest.raises(DataError, match="client 'ann' has no array 'pixels' of its own"):
+            read_femnist(tmp_path)
+
+
+def test_hdf5_that_announces_too_much(tmp_path, monkeypatch):
+    tff(tmp_path, WRITERS)
+    with h5py.File(tmp_path / "fed_emnist_test.h5", "w") as file:
+        group = file.create_group("examples/ann")
+        group.create_dataset("pixels", (1, 28, 28), "f4", chunks=(10**6, 28, 28), maxshape=(None, 28, 28))
+        group["label"] = [1]
+    with pytest.raises(DataError, match="'pixels' announces 3,136,000,000 bytes, more than any public file"):
+        read_femnist(tmp_path)
+    monkeypatch.setattr("fedgbo.data.tff.LIMIT", 10_000)
+    with pytest.raises(DataError, match=r"fed_emnist_train\.h5 announces more than 10,000 bytes in all; refused"):
         read_femnist(tmp_path)
 
 

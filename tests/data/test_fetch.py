@@ -1,6 +1,7 @@
 """Downloads from a real server on 127.0.0.1 that cuts connections, ignores Range, and serves wrong bytes."""
 
 import hashlib
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from fedgbo.core.errors import ConfigError, DataError
-from fedgbo.data.fetch import Source, fetch, source, sources
+from fedgbo.core.errors import ConfigError, DataError, RunFolderError
+from fedgbo.data.fetch import Source, fetch, public_sources, sources
 
 CONTENT = np.random.default_rng(0).bytes(400_000)
 OTHER = bytes(400_000)
@@ -213,6 +214,25 @@ def test_another_address_is_tried(server, tmp_path):
     assert get(server, tmp_path, urls=urls).read_bytes() == CONTENT
 
 
+def test_the_next_address_is_tried_after_wrong_bytes(server, tmp_path):
+    server.answer = lambda handler, start: send(handler, start, OTHER if handler.path == "/wrong" else CONTENT)
+    urls = (server.url.replace("/file.bin", "/wrong"), server.url)
+    assert get(server, tmp_path, urls=urls).read_bytes() == CONTENT
+    assert server.ranges == [None, None]
+
+
+def test_an_address_that_is_none_is_refused_at_once(server, tmp_path):
+    with pytest.raises(DataError, match=r"/a b cannot be asked for"):
+        get(server, tmp_path, urls=(server.url.replace("file.bin", "a b"),))
+    with pytest.raises(DataError, match=r"/\u00fc cannot be asked for"):
+        get(server, tmp_path, urls=(server.url.replace("file.bin", "\u00fc"),))
+
+
+def test_other_addresses_come_first(server):
+    source = server.source(urls=("https://example.org/x",)).at(["http://mirror/folder/", "http://mirror/other.bin"])
+    assert source.urls == ("http://mirror/folder/file.bin", "http://mirror/other.bin", "https://example.org/x")
+
+
 def test_a_busy_server_is_tried_again(server, tmp_path):
     codes = iter([503, 429])
 
@@ -258,9 +278,34 @@ def test_redirects_on_the_web_are_followed(server, tmp_path):
 
 def test_a_place_that_cannot_be_written_is_no_network_error(server, tmp_path):
     (tmp_path / "file.bin.part").mkdir()
-    with pytest.raises(DataError, match=r"cannot write .*file\.bin\.part"):
+    with pytest.raises(RunFolderError, match=r"cannot write .*file\.bin\.part: Is a directory"):
         get(server, tmp_path)
     assert server.requests == 1
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(RunFolderError, match=r"cannot download into .*file/inside: Not a directory"):
+        get(server, tmp_path / "file" / "inside")
+
+
+def test_a_folder_in_the_files_place(server, tmp_path):
+    def meanwhile(handler, start):
+        (tmp_path / "file.bin").mkdir()
+        send(handler, start)
+
+    server.answer = meanwhile
+    with pytest.raises(RunFolderError, match=r"cannot write .*file\.bin: Is a directory"):
+        get(server, tmp_path)
+
+
+def test_a_full_disk_says_so_and_keeps_what_is_there(server, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+    try:
+        with pytest.raises(RunFolderError, match=r"cannot write .*file\.bin\.part: File too large; check the"):
+            get(server, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.ranges == [None, "bytes=200000-"]
 
 
 @pytest.mark.parametrize(
@@ -268,6 +313,7 @@ def test_a_place_that_cannot_be_written_is_no_network_error(server, tmp_path):
     [
         ({"urls": ("file:///etc/passwd",)}, "'file:///etc/passwd' is no http or https address"),
         ({"urls": ("https://",)}, "'https://' is no http or https address"),
+        ({"urls": ("https://[::1/x",)}, r"'https://\[::1/x' is no http or https address"),
         ({"urls": ()}, "it needs an address"),
         ({"file": "../x"}, "'../x' must be a plain file name, without folders"),
         ({"file": ".."}, "must be a plain file name"),
@@ -279,7 +325,7 @@ def test_sources_are_checked(changes, message):
 
 
 def test_the_papers_tasks_have_sources_with_digests():
-    assert set(sources()) == {"cifar100", "femnist", "sent140", "shakespeare"}
+    assert set(sources()) == {"cifar10", "cifar100", "fashion-mnist", "femnist", "sent140", "shakespeare"}
     for entries in sources().values():
         for entry in entries:
             assert entry.digest is not None
@@ -289,9 +335,12 @@ def test_the_papers_tasks_have_sources_with_digests():
 
 
 def test_sources_by_name():
-    assert source("cifar100").file == "cifar-100-python.tar.gz"
-    assert source("cifar100", "tff").file == "fed_cifar100.tar.bz2"
+    assert [source.file for source in public_sources("cifar100")] == ["cifar-100-python.tar.gz"]
+    assert [source.file for source in public_sources("cifar100", "tff")] == ["fed_cifar100.tar.bz2"]
+    assert len({source.file for source in public_sources("fashion-mnist")}) == 4
     with pytest.raises(ConfigError, match="unknown source of cifar100 'tf'; did you mean 'tff'"):
-        source("cifar100", "tf")
-    with pytest.raises(ConfigError, match=r"unknown task with public files 'digits' \(known: cifar100, femnist"):
-        source("digits")
+        public_sources("cifar100", "tf")
+    with pytest.raises(
+        ConfigError, match=r"unknown task with public files 'digits' \(known: cifar10, cifar100, fashion"
+    ):
+        public_sources("digits")

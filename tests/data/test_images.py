@@ -162,3 +162,9 @@ def test_empty_test_set():
     empty = {"test_images": np.zeros((0, 1, 4, 4), dtype=np.uint8), "test_labels": np.zeros(0, dtype=np.uint8)}
     with pytest.raises(DataError, match="here: the test set is empty"):
         image_data(arrays(**empty), "here")
+
+
+@pytest.mark.parametrize("changes", [{"train_images": np.zeros((6, 1, 4, 4))}, {"test_labels": np.zeros(4)}])
+def test_other_types_are_refused(changes):
+    with pytest.raises(DataError, match=r"here: images must be bytes with whole numbers as labels, not .*float64"):
+        image_data(arrays(**changes), "here")

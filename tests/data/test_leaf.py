@@ -9,7 +9,7 @@ import pytest
 from fedgbo.core.errors import DataError
 from fedgbo.data import leaf
 from fedgbo.data.archives import source_files
-from fedgbo.data.leaf import check_same_users, leaf_files, users
+from fedgbo.data.leaf import is_leaf, leaf_files, users
 
 from .leaf_samples import write
 
@@ -53,13 +53,13 @@ def test_folders_flat_names_archives_and_pairs(tmp_path):
     for k in range(2):
         write(tmp_path / "folders" / "train" / f"all_data_{k}.json", {f"u{k}": data["a"]})
         write(tmp_path / "folders" / "test" / f"all_data_{k}.json", {f"u{k}": data["a"]})
-    train, test = leaf_files(tmp_path / "folders", "a table")
+    train, test = leaf_files(tmp_path / "folders")
     assert [s.name for s in train] == ["train/all_data_0.json", "train/all_data_1.json"]
     assert [user.name for user in users(test)] == ["u0", "u1"]
 
     with tarfile.open(tmp_path / "leaf.tgz", "w:gz") as archive:
         archive.add(tmp_path / "folders", "femnist")
-    assert [user.name for user in users(leaf_files(tmp_path / "leaf.tgz", "a table")[0])] == ["u0", "u1"]
+    assert [user.name for user in users(leaf_files(tmp_path / "leaf.tgz")[0])] == ["u0", "u1"]
 
     one = write(tmp_path / "flat" / "all_data_niid_0_keep_0_train_9.json", data)
     other = write(tmp_path / "flat" / "all_data_niid_0_keep_0_test_9.json", data)
@@ -67,7 +67,7 @@ def test_folders_flat_names_archives_and_pairs(tmp_path):
         (tmp_path / "flat" / (half.name + ".xz")).write_bytes(lzma.compress(half.read_bytes()))
         half.unlink()
     for path in (tmp_path / "flat", tmp_path / "flat" / (one.name + ".xz")):
-        train, test = leaf_files(path, "a table")
+        train, test = leaf_files(path)
         assert [s.name for s in train] == [one.name]
         assert [s.name for s in test] == [other.name]
 
@@ -75,13 +75,14 @@ def test_folders_flat_names_archives_and_pairs(tmp_path):
 def test_a_missing_half_is_named(tmp_path):
     write(tmp_path / "train" / "a.json", {"a": (["x"], ["y"])})
     with pytest.raises(DataError, match=r"has no LEAF JSON files for test \(in a folder test/, or with _test_"):
-        leaf_files(tmp_path, "a table")
+        leaf_files(tmp_path)
 
 
-def test_nothing_of_use_names_both_formats(tmp_path):
-    (tmp_path / "README.md").write_text("hello")
-    with pytest.raises(DataError, match=r"has neither LEAF's JSON \(train and test files\) nor a table; give"):
-        leaf_files(tmp_path, "a table")
+def test_other_files_are_not_leafs(tmp_path):
+    for name in ("README.md", "data.json", "train/a.csv", "training.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("hello")
+    assert not any(map(is_leaf, source_files(tmp_path)))
 
 
 def fails(path, match):
@@ -119,10 +120,10 @@ def test_truncated_compressed_file(tmp_path):
         ('{"user_data": {"a": {"x": [1], "y": [1]} "b"', r"in 'user_data', byte 41: expected ','"),
         ('{"user_data": {3: {}}}', r"expected a name in quotes, found b'3'"),
         ('{"user_data": {"a": {"x": [1, 2], "y": [1]}}}', "user 'a' in .* has 2 x but 1 y"),
-        ('{"user_data": {"a": {"x": [], "y": []}}}', "user 'a' in .* has no samples"),
         ('{"user_data": {"a": {"x": "1", "y": []}}}', r"user 'a' in .* must be"),
         ('{"user_data": {"a": 7}}', r"user 'a' in .* must be"),
-        ('{"users": ["a", "b"], "user_data": {"a": {"x": [1], "y": [1]}}}', "user 'b' is listed in 'users' but"),
+        ('{"users": ["a", 7], "user_data": {"a": {"x": [1], "y": [1]}}}', "'users' has 7, which is no name"),
+        ('{"user_data": {"a": ' + "1" * 100_000, "in a word without end, byte 20: expected a number"),
         ('{"user_data": {"a": {"x": [1], "y": [1]}, "a": {"x": [1], "y": [1]}}}', "user 'a' in .* a second time"),
     ],
 )
@@ -132,8 +133,12 @@ def test_wrong_content_names_file_user_and_place(tmp_path, text, match):
         read(tmp_path / "a.json")
 
 
-def test_train_and_test_users_must_agree(tmp_path):
-    with pytest.raises(DataError, match="user 'b' has train samples but no test samples"):
-        check_same_users(["a", "b"], ["a"], tmp_path)
-    with pytest.raises(DataError, match=r"user 'c' has test samples but no train samples \(1 such users\)"):
-        check_same_users(["a"], ["a", "c"], tmp_path)
+def test_users_without_samples_are_told_apart_later(tmp_path):
+    (tmp_path / "a.json").write_text('{"users": ["a", "b"], "user_data": {"a": {"x": [], "y": []}}}')
+    assert read(tmp_path / "a.json") == {"a": ([], []), "b": ([], [])}
+
+
+def test_a_value_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(leaf, "LONGEST", 3 << 20)
+    (tmp_path / "a.json.gz").write_bytes(gzip.compress(b'{"user_data": {"a": "' + b"b" * (8 << 20)))
+    fails(tmp_path / "a.json.gz", r"in user 'a': one value has more than 3,145,728 bytes; refused")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedgbo.core.errors import ConfigError, DataError
+from fedgbo.data.public import ClientRules
 from fedgbo.data.samples import WindowSamples
 from fedgbo.data.shakespeare import VOCABULARY, decode, read_shakespeare, speakers
 
@@ -180,9 +181,20 @@ def test_json_with_other_samples_is_named(tmp_path):
         read_shakespeare(json_folder(tmp_path, {"u": bad}, {"u": bad}))
 
 
+def test_the_raw_text_split_by_user(tmp_path):
+    (tmp_path / "a.txt").write_text(raw(two(speech("Ann", 20) + speech("Bob", 9) + speech("Cid", 9))))
+    rules = ClientRules(by_user=True)
+    packed = read_shakespeare(tmp_path, 0.7, rules=rules)
+    assert packed.notes == ("train and test have different users: 2 and 2",)
+    halves = [set(read_shakespeare(tmp_path, 0.7, rules=rules, seed=seed).arrays["client_names"]) for seed in range(9)]
+    assert set().union(*halves) == {f"A_PLAY_{name}" for name in ("ANN", "BOB", "CID", "OTHER")}
+    assert len({frozenset(half) for half in halves}) > 1
+    assert packed.arrays["train_offsets"][-1] + packed.arrays["test_offsets"][-1] == len(packed.arrays["text"]) - 4 * 80
+
+
 def test_fraction_means_nothing_for_split_files(tmp_path):
     x, y = cut(SAY * 3)
-    with pytest.raises(ConfigError, match="JSON files are split already"):
+    with pytest.raises(ConfigError, match="these files are split already"):
         read_shakespeare(json_folder(tmp_path, {"u": (x, y)}, {"u": (x, y)}), fraction=0.8)
 
 
@@ -191,8 +203,10 @@ def test_the_raw_text_is_found_beside_other_files(tmp_path):
     (tmp_path / "README.txt").write_text("by William Shakespeare")
     x, y = cut(SAY * 3)
     json_folder(tmp_path, {"u": (x, y)}, {"u": (x, y)})
-    assert read_shakespeare(tmp_path).arrays["client_names"].tolist() == ["A_PLAY_ANN"]
+    with pytest.raises(DataError, match="has files of several formats: text, leaf; choose one with --format"):
+        read_shakespeare(tmp_path)
+    assert read_shakespeare(tmp_path, format="text").arrays["client_names"].tolist() == ["A_PLAY_ANN"]
     assert read_shakespeare(tmp_path / "all_data_niid_0_keep_0_train_9.json").arrays["client_names"].tolist() == ["u"]
     (tmp_path / "copy.txt").write_text(raw(two(speech("Ann", 20))))
     with pytest.raises(DataError, match="has several texts"):
-        read_shakespeare(tmp_path)
+        read_shakespeare(tmp_path, format="text")

@@ -15,7 +15,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import fedgbo
 from fedgbo.data.samples import Subset
-from fedgbo.engines import drift, plain
+from fedgbo.engines import generators
 from fedgbo.engines.plain import PlainEngine
 from fedgbo.runs import loop
 from fedgbo.tasks.digits import digits
@@ -87,7 +87,7 @@ def compared(task, algorithm, out):
         here = fedgbo.run(task, algorithm, **settings)
     finally:
         PlainEngine.train_client = train_client
-    moved = (here.params - PlainEngine(task, algorithm, 0).initial_params).norm()
+    moved = (here.params - PlainEngine(task, algorithm, 0).origin.params).norm()
     return {
         "devices": [str(device) for device in everywhere],
         "result": str(there.params.device),
@@ -108,7 +108,7 @@ def main():
     library.fallback(lambda func, *args, **kwargs: compute(func, args, kwargs), dispatch_key="PrivateUse1")
     cpu = loop.device_of
     loop.device_of = lambda name: torch.device("pretend", 0) if name == "pretend" else cpu(name)
-    plain.generator_of = drift.generator_of = lambda device: torch.default_generator
+    generators.generator_of = lambda device: torch.default_generator
     folder, results = Path(sys.argv[1]), {}
     for name in ("fedgbo", "fedmax", "mfl", "mimelite", "adaptivefedopt", "fedprox", "scaffold"):
         results[name] = compared(make_task(batch_size=5), EXAMPLES[name], folder / name)

@@ -23,7 +23,7 @@ class States:
 def round_of(engine, algorithm, cohort, steps, t=0, *, down=None, states=None, transforms=(), aggregator=None):
     """Return round t from the initial model, or from `down`, with the mean over clients unless told otherwise."""
     if down is None:
-        down = algorithm.broadcast(algorithm.init(engine.initial_params))
+        down = algorithm.broadcast(algorithm.init(engine.origin.params))
     pipeline = Pipeline.of(len(cohort), None, transforms, aggregator, "clients")
     return Round(t, algorithm, down, list(cohort), list(steps), pipeline, Meter(algorithm), states or States())
 

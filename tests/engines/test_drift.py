@@ -218,7 +218,7 @@ def test_a_network_in_one_call(name):
     network = lambda: nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1152, 10))  # noqa: E731
     task = replace(TASKS["digits"](), model=network, clients_per_round=3, batch_size=20)
     engine = engine_for(task, EXAMPLES[name], 0, metrics=("drift",))
-    assert (engine.plain.model._runner is None) == (library() is None)
+    assert (engine.plain.model.network is None) == (library() is None)
     assert all(drift["error"] > 0 for drift in with_and_without(task, EXAMPLES[name]))
 
 

@@ -4,6 +4,7 @@ from torch import nn
 import fedgbo
 from fedgbo.engines import select
 from fedgbo.engines.drift import MeasuringEngine
+from fedgbo.engines.one_call import OneCall
 from fedgbo.engines.plain import InPlace, PlainEngine
 from fedgbo.engines.select import engine_for, explain
 from fedgbo.engines.sparse import SparseDescent
@@ -19,9 +20,9 @@ AVG = fedgbo.FedAvg(fedgbo.SGD(lr=0.1))
 @pytest.mark.parametrize(
     ("name", "workers", "kind", "descent"),
     [
-        ("digits", 2, PlainEngine, InPlace),
-        ("cifar100-synthetic", 1, PlainEngine, InPlace),
-        ("cifar100-synthetic", 2, ThreadedEngine, InPlace),
+        ("digits", 2, PlainEngine, OneCall),
+        ("cifar100-synthetic", 1, PlainEngine, OneCall),
+        ("cifar100-synthetic", 2, ThreadedEngine, OneCall),
         ("shakespeare-synthetic", 2, ThreadedEngine, InPlace),
         ("sent140-synthetic", 2, PlainEngine, SparseDescent),
     ],
@@ -37,7 +38,7 @@ def test_the_textbook_loop_can_be_forced():
     assert type(engine) is PlainEngine
     assert engine.descent is None
     assert engine.model.module is engine.model.original  # torch's own layers
-    assert engine.model._runner is None
+    assert engine.model.network is None
     assert explain(engine).startswith(
         "Client.descend: one client at a time, the textbook loop, gradients by torch's auto"
     )
@@ -49,14 +50,16 @@ def test_the_textbook_loop_can_be_forced():
 
 def test_the_choice_is_explained(monkeypatch):
     monkeypatch.setattr(select, "WORTH_THREADS", 0)
+    monkeypatch.setattr(select, "WORTH_THREADS_IN_C", 0)
     seen = []
     fedgbo.run(make_task(), AVG, rounds=1, workers=2, callbacks=[lambda progress: seen.append(progress.engine)])
     assert len(set(seen)) == 1
-    assert seen[0].startswith(
-        "Client.descend: 2 clients at a time, one thread each, local steps in place, gradients by"
-    )
+    steps = "all local steps of a client in one call of C code" if library() else "local steps in place, gradients by"
+    assert seen[0].startswith(f"Client.descend: 2 clients at a time, one thread each, {steps}")
     assert "(a minibatch takes 240 multiply-adds, threads pay from 0 on)" in seen[0]
-    term = engine_for(make_task(), fedgbo.FedProx(fedgbo.SGD(0.1), 0.1), 0)
+    unknown = make_task(model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2)))
+    assert "local steps in place, gradients by torch's autograd" in explain(engine_for(unknown, AVG, 0))
+    term = engine_for(unknown, fedgbo.FedProx(fedgbo.SGD(0.1), 0.1), 0)
     assert "the textbook loop" in explain(term)
     assert "(the objective has the terms Proximal; there is one worker" in explain(term)
     measured = engine_for(make_task(), AVG, 0, 2, metrics=["cosine"])
@@ -66,6 +69,7 @@ def test_the_choice_is_explained(monkeypatch):
 
 def test_a_model_that_draws_random_numbers_stays_in_one_thread(monkeypatch):
     monkeypatch.setattr(select, "WORTH_THREADS", 0)
+    monkeypatch.setattr(select, "WORTH_THREADS_IN_C", 0)
     noisy = make_task(model=lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)))
     assert type(engine_for(noisy, AVG, 0, 2)) is PlainEngine
     assert type(engine_for(make_task(), AVG, 0, 2)) is ThreadedEngine

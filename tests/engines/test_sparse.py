@@ -42,7 +42,7 @@ def unequal(t, client):
 
 def trained(engine, algorithm, rounds=6, local_steps=unequal):
     """The round loop in small: server states, and what the rounds gave."""
-    server, states, rounds_gave = algorithm.init(engine.initial_params.clone()), States(), []
+    server, states, rounds_gave = algorithm.init(engine.origin.params.clone()), States(), []
     for t in range(rounds):
         now, cohort = at_round(algorithm, t), [0, 1, 4, 7, 8]
         steps = [local_steps(t, c) for c in cohort]
@@ -61,7 +61,7 @@ def both(task, algorithm):
 def check_alike(textbook, fast, algorithm, tolerance, **settings):
     expected, slow_rounds = trained(textbook, algorithm, **settings)
     got, fast_rounds = trained(fast, algorithm, **settings)
-    travelled = (expected.params - textbook.initial_params).norm()
+    travelled = (expected.params - textbook.origin.params).norm()
     assert travelled > 0
     assert (got.params - expected.params).norm() <= tolerance * travelled
     for name, stat in expected.stats.items():
@@ -99,13 +99,19 @@ def test_a_run_goes_through_it_and_gives_the_same_bits_twice():
 
 
 def test_evaluation_in_chunks_and_with_a_metric_of_ones_own(monkeypatch):
-    whole = [engine.evaluate(engine.initial_params) for engine in both(sparse_task(), ALGORITHMS[0])]
-    monkeypatch.setattr("fedgbo.engines.plain.CHUNK", 7)
-    in_chunks = [engine.evaluate(engine.initial_params) for engine in both(sparse_task(), ALGORITHMS[0])]
+    def scores():
+        return [
+            engine.evaluate(fedgbo.State(engine.origin.params)).test for engine in both(sparse_task(), ALGORITHMS[0])
+        ]
+
+    whole = scores()
+    monkeypatch.setattr("fedgbo.engines.evaluate.CHUNK", 7)
+    in_chunks = scores()
     assert all(scores == pytest.approx(whole[0], rel=1e-6) for scores in [*whole, *in_chunks])
     own = lambda outputs, targets: outputs.gather(1, targets[:, None]).mean()  # noqa: E731
     textbook, fast = both(sparse_task(metric=own), ALGORITHMS[0])
-    assert fast.evaluate(fast.initial_params) == pytest.approx(textbook.evaluate(textbook.initial_params), rel=1e-6)
+    start = fedgbo.State(fast.origin.params)
+    assert fast.evaluate(start).test == pytest.approx(textbook.evaluate(start).test, rel=1e-6)
 
 
 def test_data_mapped_from_files_give_the_same_bits(tmp_path):
@@ -139,7 +145,7 @@ def test_divergence_is_named():
 def test_after_descend_the_last_minibatch_is_that_of_its_last_step():
     engines = both(sparse_task(dtype=torch.float64), ALGORITHMS[0])
     clients = [client_of(engine, ALGORITHMS[0], client=4, steps=3) for engine in engines]
-    x = engines[0].initial_params.clone()
+    x = engines[0].origin.params.clone()
     for client in clients:
         client.descend(x, SGD, {})
     slow, quick = (client.gradient(x, again=True) for client in clients)
@@ -149,7 +155,7 @@ def test_after_descend_the_last_minibatch_is_that_of_its_last_step():
 
 def test_parameters_of_another_type_or_length():
     engine = both(sparse_task(), fedgbo.FedProx(SGD, 0.3))[1]
-    x = engine.initial_params.clone()
+    x = engine.origin.params.clone()
     moved = client_of(engine, fedgbo.FedProx(SGD, 0.3), steps=3).descend(x.double(), SGD, {})
     assert torch.equal(moved, client_of(engine, fedgbo.FedProx(SGD, 0.3), steps=3).descend(x, SGD, {}))
     with pytest.raises(RuntimeError, match="size"):

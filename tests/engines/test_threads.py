@@ -39,15 +39,16 @@ def test_the_number_of_workers_does_not_change_a_bit(name, monkeypatch):
     for workers in (1, 2, 3):
         engine, plain = threaded(task, algorithm, workers)
         states, expected_states = States(), States()
-        down = algorithm.broadcast(algorithm.init(plain.initial_params))
+        down = algorithm.broadcast(algorithm.init(plain.origin.params))
         for t in range(3):
             work = ([0, 2, 3, 5, 6], [3, 1, 2, 4, 2], t)
             expected = train(plain, algorithm, *work, down=down, states=expected_states)
             same(train(engine, algorithm, *work, down=down, states=states), expected)
         for client, kept in expected_states.kept.items():
             assert all(torch.equal(states.kept[client][key], value) for key, value in kept.items())
-        assert (len(states.kept) == 5) == bool(algorithm.client_state(plain.initial_params))
-        assert engine.evaluate(plain.initial_params + 0.1) == plain.evaluate(plain.initial_params + 0.1)
+        assert (len(states.kept) == 5) == bool(algorithm.client_state(plain.origin.params))
+        moved = fedgbo.State(plain.origin.params + 0.1)
+        assert engine.evaluate(moved) == plain.evaluate(moved)
 
 
 @pytest.mark.parametrize("name", ["fedgbo", "scaffold", "mfl"])
@@ -62,7 +63,7 @@ def test_whole_runs_are_the_same_for_any_number_of_workers(name, monkeypatch):
 
 def test_an_error_on_one_client_is_raised_and_the_engine_goes_on():
     engine, _ = threaded(make_task(clients=5), AVG, 2)
-    broken = fedgbo.State(torch.full_like(engine.initial_params, torch.nan))
+    broken = fedgbo.State(torch.full_like(engine.origin.params, torch.nan))
     with pytest.raises(fedgbo.DivergenceError, match="client 0"):
         train(engine, AVG, range(5), [2] * 5, down=broken)
     assert train(engine, AVG, range(5), [2] * 5).loss > 0
@@ -146,7 +147,7 @@ def five_on_two(name="fedavg", cohort=5):
 @pytest.mark.parametrize("steps", [[4] * 5, [1] * 5, [3, 1, 2, 4, 2]])
 def test_the_client_that_pauses_gives_the_same_bits(name, steps):
     engine, plain = five_on_two(name)
-    waited = []
+    waited, engine.plain.watched = [], True
     engine._wait, wait = lambda: (waited.append(1), wait()), engine._wait
     expected = train(plain, EXAMPLES[name], [0, 2, 3, 5, 6], steps, 1)
     for rounds in (1, 2, 3):
@@ -159,6 +160,7 @@ def test_the_odd_ones_take_no_time_of_their_own(clients, workers, monkeypatch):
     """A local step sleeps for 40 ms here: it releases Python's lock, as torch's operations do."""
     task = replace(make_task(clients=clients, batch_size=5), clients_per_round=clients)
     engine, _ = threaded(task, AVG, workers)
+    engine.plain.watched = True
     monkeypatch.setattr(SimulatedClient, "step", lambda *_: (time.sleep(0.04), torch.zeros(()))[1])
     took = []
     for _ in range(3):  # a busy machine sleeps longer

@@ -55,7 +55,7 @@ def test_errors_that_one_process_would_raise_are_raised_by_all(name, ranks):
 @pytest.mark.slow
 def test_a_failure_in_one_process_is_its_own_error_there_and_named_in_the_others(ranks):
     for name, whose, error in (("brittle", {3: 1, 2: 0}, "seven"), ("callback", {3: 0, 2: 0}, "disk full")):
-        kind = {"seven": "ValueError", "disk full": "OSError"}[error]
+        kind = {"seven": "ZeroDivisionError", "disk full": "OSError"}[error]
         for size, group in ((3, ranks[:3]), (2, ranks[3:])):
             for rank, outcomes in enumerate(group):
                 other = ["RankError", f"rank {whose[size]} failed: {kind}: {error}"]

@@ -4,8 +4,10 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 import fedgbo
+from fedgbo.engines.one_call import OneCall
 from fedgbo.engines.plain import InPlace
 from fedgbo.engines.select import engine_for
 from fedgbo.engines.sparse import SparseDescent
@@ -22,21 +24,28 @@ def small():
     return make_task(clients=5, batch_size=4, clients_per_round=COHORT)
 
 
+def unknown():
+    """A model with a layer that the C code does not know."""
+    model = lambda: nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2))  # noqa: E731
+    return make_task(clients=5, batch_size=4, clients_per_round=COHORT, model=model)
+
+
 def sparse():
     return sparse_task(per_round=COHORT)
 
 
 ENGINES = {  # task and settings, and the length of its model
     "plain": (small, {"engine": "plain"}, 26),
-    "in place": (small, {"workers": 1}, 26),
-    "threaded": (small, {"workers": 2}, 26),
+    "in place": (unknown, {"workers": 1}, 26),
+    "threaded": (unknown, {"workers": 2}, 26),
+    "one call": (small, {"workers": 1}, 26),
     "sparse": (sparse, {"workers": 1}, 123),
 }
 
 
 @pytest.fixture(params=ENGINES)
 def case(request, monkeypatch):
-    if request.param == "sparse" and library() is None:
+    if request.param in ("sparse", "one call") and library() is None:
         pytest.skip("no C compiler here")
     if request.param == "threaded":
         monkeypatch.setattr("fedgbo.engines.select.WORTH_THREADS", 0)
@@ -48,13 +57,13 @@ def run(case, algorithm=ALGORITHM):
     return fedgbo.run(task(), algorithm, rounds=ROUNDS, local_steps=3, **settings)
 
 
-def test_these_are_four_engines(case):
+def test_these_are_five_engines(case):
     task, settings, length = ENGINES[case]
     engine = engine_for(task(), ALGORITHM, 0, settings.get("workers", 1), engine=settings.get("engine", "auto"))
     descent = getattr(engine, "plain", engine).descent
     assert (type(engine) is ThreadedEngine) == (case == "threaded")
-    assert type(descent) is {"plain": type(None), "sparse": SparseDescent}.get(case, InPlace)
-    assert len(engine.initial_params) == length
+    assert type(descent) is {"plain": type(None), "sparse": SparseDescent, "one call": OneCall}.get(case, InPlace)
+    assert len(engine.origin.params) == length
 
 
 def test_every_round_calls_the_formulas_on_the_whole_model(case, monkeypatch):

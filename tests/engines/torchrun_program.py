@@ -32,6 +32,18 @@ def noisy():
     return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
 
 
+def normed():
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+
+
+class Drawing(fedgbo.FedAvg):
+    """Draws from torch's process-wide generator."""
+
+    def client_update(self, down, client):
+        up = super().client_update(down, client)
+        return fedgbo.State(up.params + 0.1 * torch.randn(len(up.params)))
+
+
 class Brittle(nn.Linear):
     """Fails on the samples of one client, the last, which are marked by a 7."""
 
@@ -40,7 +52,7 @@ class Brittle(nn.Linear):
 
     def forward(self, x):
         if (x[:, 0] == 7).any():
-            raise ValueError("seven")
+            raise ZeroDivisionError("seven")
         return super().forward(x)
 
 
@@ -55,7 +67,8 @@ def unlucky(progress):
 
 
 def stop_at_two(progress):
-    return progress.ledger.round == 2
+    if progress.ledger.round == 2:
+        progress.stop()
 
 
 class Heaviest(fedgbo.Aggregator):
@@ -117,6 +130,8 @@ GOOD = {
     "mimelite-64": lambda: fedgbo.run(make_task(7, dtype=torch.float64), fedgbo.Mimelite(ADAM), rounds=3),
     "two-numbers": lambda: fedgbo.run(make_task(features=1, model=minute), fedgbo.FedGBO(ADAM), rounds=3),
     "dropout": lambda: fedgbo.run(make_task(5, batch_size=4, model=noisy), fedgbo.FedAvg(SGD), rounds=3),
+    "batch norm": lambda: fedgbo.run(make_task(5, batch_size=4, model=normed), fedgbo.FedGBO(ADAM), rounds=3),
+    "drawing": lambda: fedgbo.run(make_task(5, batch_size=4), Drawing(SGD), rounds=3),
     "sparse": lambda: fedgbo.run(sparse_task(), fedgbo.FedGBO(fedgbo.SGDm(1.0, 0.9)), rounds=3),
     "sparse-mimelite": lambda: fedgbo.run(sparse_task(), PULLED, rounds=2),
     "scaffold": lambda: fedgbo.run(make_task(7, clients_per_round=4, batch_size=4), SCAFFOLD, rounds=6),

@@ -1,10 +1,11 @@
 import pytest
+import torch
 
 import fedgbo
-from fedgbo.algorithms import PAPER
+from fedgbo.algorithms import ALGORITHMS, PAPER
 from fedgbo.experiments.compare import claim, jobs_of, plan
 from fedgbo.experiments.presets import algorithm_table, preset, presets
-from fedgbo.experiments.request import point_at, read_request
+from fedgbo.experiments.request import read_request, requested_config, same_as_fedavg
 from fedgbo.runs.describe import build
 
 
@@ -112,17 +113,13 @@ def test_where_each_setting_belongs():
 )
 def test_a_typo_is_shown_with_its_line(toml, text, message):
     with pytest.raises(fedgbo.ConfigError, match=message):
-        read_request(toml(text), {}, [])
+        requested_config(toml(text))
 
 
 def test_a_typo_deep_inside_is_shown_with_its_line_too(toml):
     file = toml('[algorithm]\nname = "fedgbo"\n[algorithm.optimiser]\nname = "sgdm"\nlr = 0.1\nbetta = 0.9\n')
-    config, _ = read_request(file, {}, []).resolve()
-    with pytest.raises(fedgbo.ConfigError) as caught:
-        _ = config.built_algorithm
-    assert "run.toml, line 6: optimiser sgdm: unknown setting 'betta'; did you mean 'beta'" in str(
-        point_at(caught.value, file)
-    )
+    with pytest.raises(fedgbo.ConfigError, match=r"run.toml, line 6: .*unknown setting 'betta'; did you mean 'beta'"):
+        requested_config(file)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +133,9 @@ def test_a_typo_deep_inside_is_shown_with_its_line_too(toml):
         ({"preset": "nope"}, [], "unknown preset 'nope'"),
         ({"preset": "digits", "local_steps": 50}, [], "preset digits has no settings for digits, fedgbo, K=50; it has"),
         ({}, ["rounds"], "'rounds' must be key=value"),
-        ({"lr": 0.1}, ["algorithm.optimiser.beta=1"], "algorithm is a full table, so lr must be written inside"),
+        ({"lr": 0.1}, ["algorithm.optimiser.name=sgdm"], "algorithm is a full table, so lr must be written inside"),
+        ({"rondus": 1}, ["algorithm.optimiser.name=sgdm"], "unknown setting 'rondus'; did you mean 'rounds'"),
+        ({"weight_decay": 1}, [], r"unknown setting 'weight_decay'; .* \(known: .*beta, .*lr, "),
         ({}, ["rounds.x=1"], "unknown|rounds"),
     ],
 )
@@ -166,3 +165,158 @@ def test_a_comparison_is_planned_and_claims_its_folder(tmp_path):
     assert everything == set(PAPER)
     adam = plan(["all"], 1, {"task": "digits", "optimiser": "adam"})[0]
     assert {config.label for config in adam} >= {"fedavg", "fedprox", "fedmax", "fedgbo-adam", "adaptivefedopt-adam"}
+
+
+OWN = """
+from dataclasses import dataclass
+import fedgbo
+
+
+@dataclass(frozen=True)
+class AdamW(fedgbo.Optimiser):
+    lr: float
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self):
+        if self.lr > 1:
+            raise ValueError("lr is too large")
+
+    def update(self, params, stats, grad):
+        return params * (1 - self.weight_decay) - self.lr * grad
+
+
+@dataclass(frozen=True)
+class Share(fedgbo.FedAvg):
+    share: float = 0.5
+
+
+class Plain(fedgbo.FederatedAlgorithm):
+    def client_update(self, down, client):
+        return fedgbo.State(down.params * 0)
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A file with classes of a user's."""
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    return file
+
+
+@pytest.mark.parametrize(
+    "setting", ["weight_decay=.1", "optimiser.weight_decay=.1", "algorithm.optimiser.weight_decay=.1"]
+)
+def test_hyperparameters_of_ones_own_optimiser(own, setting):
+    config, _ = requested_config(None, {"optimiser": f"{own}:AdamW", "lr": 0.2}, [setting, "nesterov=True"])
+    assert config.algorithm["optimiser"] == {"name": f"{own}:AdamW", "lr": 0.2, "weight_decay": 0.1, "nesterov": True}
+    assert config.built_algorithm.optimiser.weight_decay == 0.1
+
+
+@pytest.mark.parametrize("setting", ["share=.25", "algorithm.share=.25"])
+def test_hyperparameters_of_ones_own_algorithm(own, setting):
+    config, _ = requested_config(None, {"algorithm": f"{own}:Share", "lr": 0.2}, [setting])
+    assert config.algorithm == {"name": f"{own}:Share", "optimiser": {"name": "sgd", "lr": 0.2}, "share": 0.25}
+
+
+def test_settings_of_each_of_two_optimisers():
+    flags = {"algorithm": "adaptivefedopt", "task": "quadratic", "optimiser": "adam", "lr": 0.1}
+    expected = {"client": {"name": "sgd", "lr": 0.1}, "server": {"name": "adam", "lr": 0.01, "beta1": 0.9}}
+    for place in ("server", "optimiser"):
+        config, _ = requested_config(None, flags, [f"{place}.lr=.01", f"{place}.beta1=.9"])
+        assert config.algorithm == {"name": "adaptivefedopt", **expected}
+    config, _ = requested_config(None, {**flags, "optimiser": None, "server": expected["server"]})
+    assert config.algorithm == {"name": "adaptivefedopt", **expected}
+
+
+def test_what_is_given_is_stronger_than_the_preset():
+    config, note = requested_config(None, {}, ["optimiser.beta=0.5"])
+    assert config.algorithm["optimiser"]["beta"] == 0.5
+    assert "beta" not in note
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["weight_decay=abc"], r"own\.py:AdamW: weight_decay must be a number, not 'abc'"),
+        (["nesterov=yes"], "nesterov must be true or false, not 'yes'"),
+        (["lr=2"], r"own\.py:AdamW: lr is too large"),
+        (["wieght_decay=1"], "unknown setting 'wieght_decay'; did you mean 'weight_decay'"),
+    ],
+)
+def test_wrong_hyperparameters_of_ones_own(own, settings, message):
+    with pytest.raises(fedgbo.ConfigError, match=message):
+        requested_config(None, {"optimiser": f"{own}:AdamW", "lr": 0.1}, settings)
+
+
+def test_an_optimiser_that_nothing_takes(own):
+    with pytest.raises(fedgbo.ConfigError, match=r"Plain takes no optimiser, so adam must be left out"):
+        requested_config(None, {"algorithm": f"{own}:Plain", "optimiser": "adam"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings"),
+    [
+        ({"algorithm": "fedgob"}, []),
+        ({}, ["algorithm=fedgob"]),
+        ({}, ["rounds=ten"]),
+        ({}, ["beta=2"]),
+        ({}, ["bta=1"]),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_not_blamed_on_the_file(toml, flags, settings):
+    file = toml('algorithm = "fedgbo"\nrounds = 3\nbeta = 0.5\n')
+    with pytest.raises(fedgbo.ConfigError) as caught:
+        requested_config(file, flags, settings)
+    assert "run.toml" not in str(caught.value)
+
+
+def test_a_mistake_in_the_file_is_blamed_on_it_whatever_is_on_the_command_line(toml):
+    with pytest.raises(fedgbo.ConfigError, match=r"run\.toml, line 1: unknown algorithm 'fedgob'"):
+        requested_config(toml('algorithm = "fedgob"\n'), {"rounds": 3}, ["lr=.1"])
+
+
+def test_sgd_makes_fedavg_of_it_and_that_is_said(task):
+    sgd = fedgbo.SGD(lr=0.1)
+    expected = fedgbo.run(task, fedgbo.FedAvg(sgd), rounds=3).params
+    for name in ("fedgbo", "mfl", "mimelite", "mimexlite"):
+        torch.testing.assert_close(fedgbo.run(task, ALGORITHMS[name](sgd), rounds=3).params, expected)
+        config, _ = requested_config(None, {"algorithm": name, "optimiser": "sgd", "lr": 0.1, "preset": "none"})
+        assert same_as_fedavg(config).startswith(f"{name} with sgd trains the same model as fedavg")
+    assert same_as_fedavg(requested_config(None, {"algorithm": "fedavg"})[0]) is None
+    assert same_as_fedavg(requested_config(None, {})[0]) is None
+
+
+def test_a_comparison_of_algorithms_with_settings_of_their_own(own, tmp_path):
+    shared = {"task": "digits", "rounds": 3}
+    configs, notes = plan(
+        ["fedavg lr=.1", "fedavg lr=.2", f"fedgbo:{own}:AdamW", "lr=.1", "weight_decay=.2"], 1, shared
+    )
+    optimisers = [config.algorithm["optimiser"] for config in configs]
+    assert [(optimiser["lr"], optimiser.get("weight_decay")) for optimiser in optimisers] == [
+        (0.1, None), (0.2, None), (0.1, 0.2)
+    ]  # fmt: skip
+    assert [job.out.name for job in jobs_of(configs, tmp_path)] == [
+        "fedavg-lr-0-1-seed0", "fedavg-lr-0-2-seed0", "fedgbo-adamw-seed0"
+    ]  # fmt: skip
+    assert notes == []
+    _, notes = plan(["fedavg", "fedgbo"], 1, {**shared, "optimiser": "sgd", "lr": 0.5})
+    assert notes == ["fedgbo with sgd trains the same model as fedavg; choose another optimiser, such as fedgbo:sgdm"]
+    everything, _ = plan(["lr=0.3"], 1, shared)
+    assert len(everything) == 8
+    assert everything[0].algorithm["optimiser"]["lr"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (["fedavg::"], "'fedavg::' must be an algorithm, or algorithm:optimiser"),
+        (["fedavg:sgd:adam"], "'fedavg:sgd:adam' must be an algorithm"),
+        (["fedavg", "seed=3"], "'seed=3': all algorithms of a comparison have the same seed"),
+        (["fedavg", "beta=.9"], "fedavg with sgd takes no beta; it takes lr"),
+    ],
+)
+def test_wrong_entries_of_a_comparison(entries, message):
+    with pytest.raises(fedgbo.ConfigError, match=message):
+        plan(entries, 1, {"task": "digits"})

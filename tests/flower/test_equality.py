@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedgbo
 from fedgbo.flower import client_app
@@ -54,6 +55,24 @@ def own_data(config):
 def test_nodes_that_have_their_own_data_only():
     homes = [(client_app(own_data), {"clients": numbers}) for numbers in ("5", "0,2", "1,4", "3")]
     assert told(federate(everyone, grid=LocalGrid(homes))) == told(simulate(everyone))
+
+
+def frozen_and_normed():
+    """A frozen layer, a layer whose running statistics travel with the model, and dropout."""
+    body = nn.Linear(3, 8).requires_grad_(False)
+    return nn.Sequential(body, nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 2))
+
+
+def normed():
+    return make_task(clients=6, batch_size=4, model=frozen_and_normed)
+
+
+def test_buffers_travel_and_frozen_parameters_do_not():
+    ours, own = federate(normed), simulate(normed)
+    assert told(ours) == told(own)
+    assert len(own.params) == 34
+    assert len(own.state.buffers) == 17
+    assert all(torch.equal(x, ours.model().state_dict()[name]) for name, x in own.model().state_dict().items())
 
 
 def test_more_nodes_or_fewer_make_no_difference():

@@ -61,7 +61,7 @@ def without_client_zero():
     """What the other five clients alone give."""
     task = everyone()
     engine = local_engine(task, GBO, seed=0)
-    state = GBO.init(engine.initial_params)
+    state = GBO.init(engine.origin.params)
     result = engine.train(work(GBO, state, [1, 2, 3, 4, 5]))
     return fedgbo.Result(task, GBO.server_update(state, result.mean, result.steps), [])
 
@@ -109,10 +109,10 @@ def test_the_mean_by_samples_is_that_of_validated_counts(tmp_path):
     algorithm = fedgbo.FedAvg(fedgbo.SGD(lr=0.1))
     engine = local_engine(task, algorithm, seed=0)
     order = [(client, 2) for client in range(3)]
-    uploads = engine.uploads(work(algorithm, fedgbo.State(engine.initial_params), range(3)), order)
+    uploads = engine.uploads(work(algorithm, fedgbo.State(engine.origin.params), range(3)), order)
     ups = [upload.state.params.double() for upload in uploads]
     mean = (1 * ups[0] + 2 * ups[1] + 5 * ups[2]) / 8
-    assert torch.allclose(ours.params.double(), engine.initial_params - mean, atol=1e-7)
+    assert torch.allclose(ours.params.double(), engine.origin.params - mean, atol=1e-7)
     assert torch.equal(ours.params, fedgbo.run(task, algorithm, rounds=1, local_steps=2, weights="samples").params)
 
 

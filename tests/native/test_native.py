@@ -1,7 +1,10 @@
+import importlib.util
 import os
+import shutil
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +16,10 @@ import fedgbo
 from fedgbo import native
 from fedgbo.core.optimiser import AffineStep
 from fedgbo.core.random import name_of, permutation
-from fedgbo.native import step_in_place
+from fedgbo.native import build, step_in_place
 from tests.examples import AFFINE, OPTIMISERS
 
-compiled = pytest.mark.skipif(native.library() is None, reason="no C compiler here")
+compiled = pytest.mark.skipif(native.library() is None, reason="there is no C code here")
 PROGRAM = """
 import torch
 from torch import nn
@@ -39,32 +42,86 @@ def run(**environment):
     return done.stdout.strip()
 
 
-@compiled
-def test_builds_into_the_cache_once(tmp_path):
-    assert run(XDG_CACHE_HOME=str(tmp_path)) == "native"
-    (built,) = (tmp_path / "fedgbo").iterdir()
-    first = built.stat().st_mtime_ns
-    assert run(XDG_CACHE_HOME=str(tmp_path)) == "native"
-    assert built.stat().st_mtime_ns == first
+def copied(folder):
+    """Copy the native room alone, so that a test can change or build it."""
+    target = folder / "native"
+    shutil.copytree(build.HERE, target, ignore=shutil.ignore_patterns("built", "__pycache__"))
+    spec = importlib.util.spec_from_file_location("copied_build", target / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-@compiled
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    assert run(XDG_CACHE_HOME=str(blocked), TMPDIR=str(tmp_path)) == "native"
+def test_the_library_is_the_one_for_this_processor():
+    found = native.library()
+    if found is None:
+        pytest.skip("no C compiler here")
+    assert Path(found._name).parent == build.BUILT
+    assert Path(found._name).stem in build.levels()
+    assert found.fedgbo_lanes() in (4, 8, 16)
 
 
-def test_falls_back_without_a_compiler(tmp_path):
-    assert run(PATH=str(tmp_path), CC="cc", XDG_CACHE_HOME=str(tmp_path)) == "torch"
+def test_each_level_is_tried_on_x86_only():
+    assert list(build.levels("x86_64")) == ["avx512", "avx2", "portable"]
+    assert list(build.levels("aarch64")) == ["portable"]
 
 
-def test_falls_back_when_the_compiler_fails(tmp_path):
+def test_without_a_compiler_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(build.BuildError, match="there is no C compiler"):
+        build.build(tmp_path / "built")
+
+
+def test_a_compiler_that_fails_is_named(tmp_path, monkeypatch):
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
-    assert run(CC=str(broken), XDG_CACHE_HOME=str(tmp_path)) == "torch"
-    assert list((tmp_path / "fedgbo").glob("*")) == [] if (tmp_path / "fedgbo").exists() else True
+    monkeypatch.setenv("CC", str(broken))
+    with pytest.raises(build.BuildError, match=f"the C compiler {broken} does not work"):
+        build.build(tmp_path / "built")
+    assert list((tmp_path / "built").iterdir()) == []
+
+
+@compiled
+def test_an_error_in_the_c_code_is_shown(tmp_path):
+    module = copied(tmp_path)
+    for source in module.HERE.glob("*.c"):
+        source.unlink()
+    (module.HERE / "wrong.c").write_text("int f(void) { return nothing; }")
+    with pytest.raises(module.BuildError, match="nothing"):
+        module.build()
+
+
+@compiled
+def test_a_level_that_the_compiler_does_not_know_is_left_out(tmp_path, monkeypatch):
+    module = copied(tmp_path)
+    for source in module.HERE.glob("*.c"):
+        if source.name != "levels.c":
+            source.unlink()
+    monkeypatch.setattr(module, "X86", {"future": ("-march=x86-64-v9",)})
+    monkeypatch.setattr(module, "levels", lambda: {**module.X86, "portable": ()})
+    assert [path.name for path in module.build()] == ["portable.so"]
+    assert [path.name for path in module.BUILT.iterdir()] == ["portable.so"]
+
+
+def test_a_change_of_the_c_code_changes_the_digest(tmp_path):
+    module = copied(tmp_path)
+    assert module.digest() == build.digest()
+    (module.HERE / "step.c").write_text("/* changed */")
+    assert module.digest() != build.digest()
+
+
+@compiled
+def test_code_that_was_changed_after_the_build_is_not_used(monkeypatch, caplog):
+    monkeypatch.setattr(native, "digest", lambda: "another")
+    assert native.library.__wrapped__() is None
+    assert "the C code has changed since it was built" in caplog.text
+
+
+def test_without_a_build_torch_does_the_work(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "BUILT", tmp_path)
+    assert native.library.__wrapped__() is None
 
 
 def test_can_be_switched_off():
@@ -96,7 +153,7 @@ def test_a_walk_is_one_permutation_after_the_other(samples, laps, seed, t, clien
 
 
 @compiled
-@pytest.mark.parametrize("samples", [1, 2, 31, 32, 33, 1000])  # 32: from insertion sort to qsort
+@pytest.mark.parametrize("samples", [1, 2, 31, 1023, 1024, 1025])  # 1024: from one way of sorting to the other
 def test_walks_around_the_change_of_sorting(samples):
     orders = [permutation(samples, 5, "batches", 1, 2, lap) for lap in range(2)]
     assert walked(name_of(5, "batches", 1, 2), samples, 2 * samples) == np.concatenate(orders).tolist()

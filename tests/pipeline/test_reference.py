@@ -93,7 +93,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_reference(case, engine):
     algorithm, options, combine, more = CASES[case]
-    start = fedgbo.run(task(), algorithm, rounds=1, seed=SEED, callbacks=[lambda progress: True]).params.numpy()
+    start = fedgbo.run(task(), algorithm, rounds=1, seed=SEED, callbacks=[fedgbo.Progress.stop]).params.numpy()
     result = fedgbo.run(task(), algorithm, rounds=ROUNDS, local_steps=K, seed=SEED, engine=engine, **options)
     expected = reference(start, combine, **more)
     found = (result.params.numpy(), result.state.stats["c"].numpy()) if "scaffold" in more else result.params.numpy()

@@ -63,7 +63,7 @@ def test_the_clock(clock):
 
 
 def start():
-    return fedgbo.run(task(), fedgbo.FedAvg(family_sgd()), rounds=1, callbacks=[lambda p: True]).params.numpy()
+    return fedgbo.run(task(), fedgbo.FedAvg(family_sgd()), rounds=1, callbacks=[fedgbo.Progress.stop]).params.numpy()
 
 
 def family_sgd():

@@ -29,6 +29,7 @@ def test_the_papers_settings(folder):
     task = TASKS["femnist"](data=folder)
     assert (task.name, task.data.clients, task.clients_per_round, task.batch_size) == ("femnist", 40, 30, 32)
     assert parameters(task) == 870_334
+    assert task.data.content_digest == Store.open(folder / "femnist").digest
 
 
 def test_paper_is_dark_and_nothing_is_augmented(folder):

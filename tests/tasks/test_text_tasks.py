@@ -28,6 +28,7 @@ def test_task_opens_its_store_with_the_papers_settings(tmp_path, name):
     assert (task.name, task.clients_per_round, task.batch_size) == (name, cohort, batch)
     assert sum(p.numel() for p in task.model().parameters()) == size
     assert len(task.data.train) == arrays["train_offsets"][-1]
+    assert task.data.content_digest == Store.open(tmp_path / name).digest
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -236,7 +236,8 @@ def _pfl(task: str, seconds: float) -> tuple[int, float]:
             return bool(votes.item() > 0), Metrics()
 
     def loss(inputs: Tensor, targets: Tensor) -> Tensor:
-        return loop.task.loss(loop.model(inputs), targets)
+        value: Tensor = loop.task.loss(loop.model(inputs), targets)
+        return value
 
     def metrics(inputs: Tensor, targets: Tensor) -> dict[str, Any]:
         return {"loss": Weighted(float(loss(inputs, targets)) * len(targets), len(targets))}

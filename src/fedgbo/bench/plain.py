@@ -20,7 +20,7 @@ class PlainLoop:
 
     def __init__(self, task: Task, local_steps: int, lr: float, beta: float | None = None) -> None:
         self.task, self.local_steps, self.lr, self.beta = task, local_steps, lr, beta
-        self.model, self.features = task.model(), 0
+        self.model, self.features = task.make_model(), 0
         if isinstance(self.model, SparseLinear):  # counts of words, as nn.Linear takes them
             classes, self.features = next(self.model.parameters()).shape
             self.model = nn.Linear(self.features, classes)
@@ -49,7 +49,7 @@ class PlainLoop:
             inputs, targets = task.data.train.batch(first + batches.take(), rng)
             optimiser.zero_grad()
             loss = task.loss(self.model(self._dense(inputs)), targets.long())
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if self.beta is None:
                 optimiser.step()
             else:

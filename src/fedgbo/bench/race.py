@@ -43,6 +43,7 @@ class Contender:
     local_steps: int = 10
     clients_per_round: int | None = None
     workers: int | None = None
+    threads: int | None = None  # of each operation of the plain loop; None: all cores
     builder: Callable[[], Task] | None = None  # of the task; None: the catalogue's
 
     def build_task(self) -> Task:
@@ -128,7 +129,7 @@ def prepare(who: Contender) -> Callable[[float], Lap]:
     """Build all that is needed, warm up, and return a function that works for about the given seconds."""
     if who.kind == "ours":
         return _ours(who)
-    torch.set_num_threads(cores())
+    torch.set_num_threads(who.threads or cores())
     if who.kind == "product":
         return _product()
     loop = PlainLoop(who.build_task(), who.local_steps, who.lr, BETA if who.algorithm == "fedgbo" else None)
@@ -142,7 +143,7 @@ def _ours(who: Contender) -> Callable[[float], Lap]:
     engine = engine_for(task, algorithm, seed=0, workers=who.workers or cores())
     pipeline = Pipeline(FixedSize(task.cohort_size))
     rounds = Rounds(engine, algorithm, who.local_steps, pipeline, Accounts.of(engine), Meter(algorithm))
-    progress = Progress(algorithm.init(engine.initial_params), Ledger(), rounds=sys.maxsize)
+    progress = Progress(algorithm.init(engine.origin.params), Ledger(), rounds=sys.maxsize)
 
     def one(t: int) -> tuple[int, float]:
         nonlocal progress

@@ -41,7 +41,7 @@ def measure(task: str, seconds: float, repeats: int) -> tuple[list[Row], float]:
     product, *laps = race(contenders, seconds, repeats)
     built = contenders[1].build_task()
     inputs, _ = built.data.train.batch(np.arange(2))
-    flops = 6.0 * forward_macs(built.model(), inputs) * (built.batch_size or 1)  # of a local step, as in the paper
+    flops = 6.0 * forward_macs(built.make_model(), inputs) * (built.batch_size or 1)  # of a local step, as in the paper
     rows = []
     for i, algorithm in enumerate(ALGORITHMS):
         plain, ours = laps[2 * i], laps[2 * i + 1]

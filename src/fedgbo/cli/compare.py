@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,23 +14,28 @@ from typer import Argument, Option
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c
 from fedgbo.core import RunFolderError
-from fedgbo.experiments.compare import claim, jobs_of, plan
+from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.results import Section, summary_table
+from fedgbo.experiments.shelf import group_key
 from fedgbo.reports.charts import accuracy_chart
 from fedgbo.reports.comparison import conclusion, summarise
-from fedgbo.reports.load import Group, group_runs, load_run
+from fedgbo.reports.load import Group, RunData, group_runs, load_run
 from fedgbo.runs.files import write_atomic
 
 
 def compare(
     algorithms: Annotated[
         list[str] | None,
-        Argument(help="Names, name:optimiser (fedgbo:adam), my_file.py:Class, or all. \\[default: all]"),
+        Argument(
+            metavar="[ALGORITHM [KEY=VALUE]...]...",
+            help="Names, name:optimiser (fedgbo:adam), my_file.py:Class, or all, each followed by settings of its own; "
+            "settings before the first one are for all. \\[default: all]",
+        ),
     ] = None,
     task: Annotated[str, Option(help="A task's name, or my_file.py:function.")] = "digits",
     optimiser: Annotated[str | None, Option(help="For the algorithms that take one. \\[default: sgdm]")] = None,
-    seeds: Annotated[int, Option(help="Seeds 0, 1, ... for each algorithm.")] = 3,
+    seeds: Annotated[int, opt.Whole(help="Seeds 0, 1, ... for each algorithm.")] = 3,
     rounds: opt.Rounds = None,
     local_steps: opt.LocalSteps = None,
     eval_every: opt.EvalEvery = None,
@@ -43,6 +48,8 @@ def compare(
     quiet: opt.Quiet = False,
 ) -> None:
     """Run several algorithms on the same seeds and compare them as the paper's Table 4 does.
+
+    fedgbo compare fedavg lr=0.1 fedgbo:sgdm lr=0.1 beta=0.9
 
     Stop it at any time and repeat the command with the same --out: finished runs are not repeated.
     """
@@ -64,11 +71,17 @@ def compare(
     loaded = [load_run(job.out) for number, job in enumerate(todo) if number not in failed]
     if not loaded:
         raise RunFolderError(f"no run finished: {next(iter(failed.values()))}")
-    _report(group_runs(loaded), folder, task, as_json, time.monotonic() - began)
+    _report(labelled(loaded), folder, task, as_json, time.monotonic() - began)
     for number, reason in failed.items():
         err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {reason}')}")
     if failed:
         sys.exit(1)
+
+
+def labelled(runs: Sequence[RunData]) -> list[Group]:
+    """Group runs by algorithm and settings, each group with a label of its own."""
+    labels = labels_of([run.config for run in runs])
+    return [replace(group, label=labels[group_key(group.runs[0].config)]) for group in group_runs(runs)]
 
 
 def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, seconds: float) -> None:

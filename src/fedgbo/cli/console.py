@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-from rich.progress import Task as Bar
+from rich.progress import TaskID
 from rich.table import Table as RichTable
 from rich.text import Text
 from typer.core import TyperGroup
@@ -21,13 +18,11 @@ from typer.core import TyperGroup
 from fedgbo.core import FedGBOError, MissingExtraError
 from fedgbo.experiments.jobs import Job, News
 from fedgbo.reports.charts import save_chart
-from fedgbo.reports.table import Cell, Table
+from fedgbo.reports.table import Table, rich_table, table_notes
 from fedgbo.reports.table import quantity as quantity
-from fedgbo.runs.plan import Callback
+from fedgbo.runs.bar import bars, run_bar, score
+from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.ranks import speaks
-from fedgbo.runs.round import Progress
-
-PLAIN_SECONDS = 10.0  # between two lines of progress where there is no terminal
 
 out = Console(soft_wrap=True, highlight=False)
 err = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -99,88 +94,14 @@ def show_table(table: Table) -> None:
         out.print(line)
 
 
-def rich_table(table: Table) -> RichTable:
-    """Lay out a result table for the terminal: published values beside ours, differences in colour with a footnote."""
-    grid = RichTable(title=escape(table.title), title_justify="left", show_lines=table.stacked)
-    for i, column in enumerate(table.columns):
-        numbers = any(row[i].ours[:1].isdigit() for row in table.rows)
-        grid.add_column(escape(column), justify="right" if numbers else "left")
-    previous = ""
-    for row in table.rows:
-        if table.labels > 1 and previous not in ("", row[0].ours):
-            grid.add_section()
-        previous = row[0].ours
-        grid.add_row(*(_cell(table, cell) for cell in row))
-    return grid
-
-
-def table_notes(table: Table) -> list[Text]:
-    """Return the lines below a table: the summary, the footnotes, the remarks."""
-    footnotes = [f"[{note.number}] {', '.join(note.places)}: {note.text}" for note in table.footnotes()]
-    return [Text(line) for line in (table.summary(), *footnotes, *table.remarks) if line]
-
-
-def plain_table(table: Table) -> str:
-    """Return the terminal's version of a table without colours, as wide as the table needs."""
-    width = Console(width=10_000).measure(rich_table(table)).maximum
-    console = Console(width=max(100, width), color_system=None)
-    with console.capture() as captured:
-        console.print(rich_table(table), *table_notes(table), sep="\n")
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
-
-
-def _cell(table: Table, cell: Cell) -> Text:
-    text = Text(cell.ours, style="bold red" if cell.differs else "bold" if cell.strong else "")
-    if cell.published is None:
-        return text
-    text.append(f"\nprinted: {cell.published}" if table.stacked else f" ({cell.published})", style="dim")
-    return text.append(f" [{table.footnote_number(cell)}]", style="bold red") if cell.differs else text
-
-
-def score(accuracy: float | None, loss: float | None) -> str:
-    """Return the accuracy or, without one, the test loss in words; empty if there is neither."""
-    if accuracy is not None:
-        return f"accuracy {accuracy:.1%}"
-    return "" if loss is None else f"test loss {loss:.4g}"
-
-
-class _Rate(ProgressColumn):
-    def render(self, bar: Bar) -> Text:
-        return Text(f"{bar.speed:.1f} rounds/s" if bar.speed else "")
-
-
-def _bars() -> Bars:
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate())
-    score_column = TextColumn("{task.fields[score]}")
-    return Bars(*columns, TimeRemainingColumn(), score_column, console=err, transient=True)
-
-
 @contextmanager
 def one_run(label: str, quiet: bool) -> Iterator[list[Callback]]:
     """Yield the callbacks that show one run: a bar on a terminal, an occasional line elsewhere."""
     if quiet:
         yield []
-    elif err.is_terminal:
-        with _bars() as bars:
-            bar = bars.add_task(label, total=None, score="")
-
-            def show(progress: Progress) -> None:
-                bars.update(bar, completed=progress.ledger.round, total=progress.rounds)
-                if progress.record is not None:
-                    bars.update(bar, score=score(progress.record.accuracy, progress.record.loss))
-
-            yield [show]
-    else:
-        last = time.monotonic()
-
-        def line(progress: Progress) -> None:
-            nonlocal last
-            if progress.record is not None and time.monotonic() - last > PLAIN_SECONDS:
-                last = time.monotonic()
-                reached = score(progress.record.accuracy, progress.record.loss)
-                err.print(f"{label}: round {progress.ledger.round} of {progress.rounds}, {reached}")
-
-        yield [line]
+        return
+    with run_bar(label, err) as callback:
+        yield [callback]
 
 
 @contextmanager
@@ -204,8 +125,8 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
         yield show_line
         return
 
-    with _bars() as bars:
-        overall = bars.add_task("all runs", total=sum(job.config.rounds for job in jobs), score="")
+    with bars(err) as shown:
+        overall = shown.add_task("all runs", total=sum(job.config.rounds for job in jobs), score="")
         active: dict[int, TaskID] = {}
         done: dict[int, int] = {}
 
@@ -213,13 +134,13 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
             show_line(news)
             if news.ended is None:
                 if news.job not in active:
-                    active[news.job] = bars.add_task(f"  {jobs[news.job].title}", total=news.rounds, score="")
-                bars.update(active[news.job], completed=news.round)
+                    active[news.job] = shown.add_task(f"  {jobs[news.job].title}", total=news.rounds, score="")
+                shown.update(active[news.job], completed=news.round)
                 if news.accuracy is not None:
-                    bars.update(active[news.job], score=score(news.accuracy, None))
+                    shown.update(active[news.job], score=score(news.accuracy, None))
             elif news.job in active:
-                bars.remove_task(active.pop(news.job))
+                shown.remove_task(active.pop(news.job))
             done[news.job] = news.round if news.ended is None else jobs[news.job].config.rounds
-            bars.update(overall, completed=sum(done.values()))
+            shown.update(overall, completed=sum(done.values()))
 
         yield show

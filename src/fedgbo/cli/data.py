@@ -2,12 +2,15 @@
 
 import inspect
 import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.color import Color
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.style import Style
 from rich.text import Text
@@ -18,23 +21,28 @@ from fedgbo.cli.console import err, out, print_json
 from fedgbo.core import ConfigError, DataError, unknown
 from fedgbo.data.cifar100 import read_cifar100
 from fedgbo.data.femnist import read_femnist
+from fedgbo.data.fetch import Source, public_sources
 from fedgbo.data.fetch import fetch as download
-from fedgbo.data.fetch import source
+from fedgbo.data.labelled_images import read_cifar10, read_fashion_mnist
+from fedgbo.data.public import EVERY_CLIENT, ClientRules, one_class
 from fedgbo.data.samples import Samples, SparseSamples, WindowSamples
 from fedgbo.data.sent140 import read_sent140
 from fedgbo.data.shakespeare import decode, read_shakespeare
-from fedgbo.data.store import Array, Store, data_home
+from fedgbo.data.store import Array, Packed, Store, data_home, open_packed, there
 from fedgbo.reports.charts import save_chart
 from fedgbo.reports.label_skew import Skew, label_skew, overview, skew_chart
 from fedgbo.reports.table import quantity
 from fedgbo.runs.describe import build, find, parameters
 
-READERS = {
+READERS: dict[str, Callable[..., Packed]] = {
+    "cifar10": read_cifar10,
     "cifar100": read_cifar100,
+    "fashion-mnist": read_fashion_mnist,
     "femnist": read_femnist,
     "sent140": read_sent140,
     "shakespeare": read_shakespeare,
 }
+PUBLIC = "cifar10, cifar100, fashion-mnist, femnist, sent140 or shakespeare."
 app = typer.Typer(no_args_is_help=True, help="Public data sets: fetch their files, pack them once, look at them.")
 SHADES = " ░▒▓█"
 
@@ -43,35 +51,53 @@ DataFolder = Annotated[
 ]
 
 
+class TestBy(StrEnum):
+    """What the test set has of its own: samples of the same users, or users."""
+
+    sample = "sample"
+    user = "user"
+
+
 @app.command()
 def prepare(
-    task: Annotated[str, Argument(help="cifar100, femnist, sent140 or shakespeare.")],
+    task: Annotated[str, Argument(help=PUBLIC)],
     origin: Annotated[Path, Option("--from", help="A file, archive or folder in one of the public formats.")],
     data: DataFolder = None,
-    fraction: Annotated[float | None, Option(help="Shakespeare: share of the text for training.")] = None,
-    seed: Annotated[int | None, Option(help="CIFAR-100, Sent140: of the split, where one is drawn.")] = None,
+    form: Annotated[str | None, Option("--format", help="Needed only if there are files of several formats.")] = None,
+    fraction: Annotated[float | None, Option(help="Shakespeare's raw text: share for training.")] = None,
+    seed: Annotated[int | None, Option(help="Of the split, where one is drawn.")] = None,
+    min_samples: Annotated[int | None, Option(help="Leave out users with fewer samples.")] = None,
+    drop_incomplete: Annotated[bool, Option(help="Leave out users without train or test samples.")] = False,
+    test_by: Annotated[
+        TestBy, Option("-t", "--test-by", help="user: train and test have different users.")
+    ] = TestBy.sample,
 ) -> None:
     """Pack a task's public files once, into the data folder.
 
-    The format is detected: CIFAR-100's pickles, binary version or TFF's HDF5; LEAF's JSON; TFF's fed_emnist;
-    Sentiment140's CSV; Gutenberg's text; each also compressed or in an archive.
+    The format is detected: pickles and binary versions of CIFAR; Fashion-MNIST's IDX files; LEAF's JSON; TFF's HDF5
+    and SQLite; Sentiment140's CSV; Gutenberg's text; each also compressed or in an archive.
     """
     if task not in READERS:
         raise ConfigError(unknown("task with public files", task, READERS))
-    if not origin.exists():
+    if not there(origin):
         raise DataError(f"there is nothing at {origin}; fedgbo data fetch {task} downloads the public files")
-    given = {key: value for key, value in {"fraction": fraction, "seed": seed}.items() if value is not None}
+    rules = ClientRules(min_samples, drop_incomplete, test_by is TestBy.user)
+    asked = {"format": form, "fraction": fraction, "seed": seed, "rules": rules if rules != EVERY_CLIENT else None}
+    given = {key: value for key, value in asked.items() if value is not None}
     accepted = inspect.signature(READERS[task]).parameters
     for key in given:
         if key not in accepted:
-            raise ConfigError(f"{task} takes no --{key}: its files say how they are split")
+            name = "--min-samples, --drop-incomplete or -t" if key == "rules" else f"--{key}"
+            raise ConfigError(f"{task} takes no {name}: its files say how they are split, or the task's settings")
     began = time.perf_counter()
     packed = READERS[task](origin, **given)
     place = data_home(data) / task
-    Store.write(place, packed.arrays, packed.meta)
-    size = sum(file.stat().st_size for file in place.iterdir())
-    clients = len(packed.arrays["train_offsets"]) - 1
-    err.print(f"{clients} clients, {quantity(size, 'B', 1024)}, {time.perf_counter() - began:.1f} s")
+    notes = (*packed.notes, *one_class(packed.arrays))
+    digest = Store.write(place, packed.arrays, {**packed.meta, "notes": notes})
+    spent = f"{quantity(Store.open(place).nbytes, 'B', 1024)}, {time.perf_counter() - began:.1f} s"
+    err.print(f"format {packed.meta['format']}: {_counts(packed.arrays)}; {spent}; digest {digest[:12]}")
+    for note in notes:
+        err.print(escape(note))
     out.print(str(place))
 
 
@@ -81,15 +107,24 @@ def info(
     data: DataFolder = None,
     picture: Annotated[Path | None, Option(help="Write the label skew as PNG and SVG there.")] = None,
     memory: Annotated[bool, Option(help="Compare memory with each sample as a tensor of its own.")] = False,
+    verify: Annotated[bool, Option(help="Read all packed data and compare their checksums.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Show a task: clients, samples, classes, how labels differ between clients, and some samples."""
     table: dict[str, Any] = {"name": task}
     if data is not None and "data" in parameters(find("task", task)):
         table["data"] = data
+    store = open_packed(task, data) if task in READERS else None
+    if verify and task not in READERS:
+        raise ConfigError(f"{task} has no packed data to verify; those that have: {', '.join(READERS)}")
     built = build("task", table)
+    if verify and store is not None:
+        store.verify()
     skew = label_skew(built.data) if built.data.train.label_range() else None
     numbers = overview(built, skew, memory)
+    if store is not None:
+        numbers |= {"format": store.meta.get("format"), "digest": store.digest, "notes": store.meta.get("notes", [])}
+        numbers |= {"verified": True} if verify else {}
     if picture is not None and skew is not None:
         files = save_chart(skew_chart(skew, f"{task}: labels by client"), picture)
         numbers["pictures"] = [str(file) for file in files]
@@ -102,25 +137,42 @@ def info(
         out.print(_heat_map(skew))
     out.print("\nsome training samples:")
     rows = np.linspace(0, len(built.data.train) - 1, 4).astype(int)
-    vocabulary = Store.open(data_home(data) / task).arrays.get("vocabulary") if task == "sent140" else None
+    vocabulary = store.arrays.get("vocabulary") if store is not None else None
     out.print(_show_samples(built.data.train, rows, vocabulary))
 
 
 @app.command()
 def fetch(
-    task: Annotated[str, Argument(help="cifar100, femnist, sent140 or shakespeare.")],
+    task: Annotated[str, Argument(help=PUBLIC)],
     name: Annotated[str | None, Option("--source", help="Which of the task's public files.")] = None,
+    url: Annotated[
+        list[str] | None, Option(help="Another address, tried first; one that ends with / is a folder's. Repeatable.")
+    ] = None,
     data: DataFolder = None,
 ) -> None:
     """Download a task's public files, verified and resumable, then say how to pack them."""
-    wanted = source(task, name)
+    wanted = [source.at(url or []) for source in public_sources(task, name)]
     folder = data_home(data) / "downloads" / task
-    columns = (TextColumn(wanted.file), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    files = [_download(source, folder) for source in wanted]
+    for file in files:
+        out.print(str(file))
+    err.print(f"pack it with: fedgbo data prepare {task} --from {files[0] if len(files) == 1 else folder}")
+
+
+def _download(source: Source, folder: Path) -> Path:
+    columns = (TextColumn(source.file), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=err, transient=True) as bars:
-        bar = bars.add_task("download", total=wanted.size)
-        file = download(wanted, folder, progress=lambda done, total: bars.update(bar, completed=done, total=total))
-    out.print(str(file))
-    err.print(f"pack it with: fedgbo data prepare {task} --from {file}")
+        bar = bars.add_task("download", total=source.size)
+        return download(source, folder, progress=lambda done, total: bars.update(bar, completed=done, total=total))
+
+
+def _counts(arrays: Mapping[str, Array]) -> str:
+    """Say how many clients and samples were packed; images without clients are dealt when the task is opened."""
+    clients, train, test = "", *(len(arrays.get(f"{half}_labels", ())) for half in ("train", "test"))
+    if "train_offsets" in arrays:
+        clients, train = f"{len(arrays['train_offsets']) - 1:,} clients, ", int(arrays["train_offsets"][-1])
+    test = int(arrays["test_offsets"][-1]) if "test_offsets" in arrays else test
+    return f"{clients}{train:,} training and {test:,} test samples"
 
 
 def _print_numbers(n: dict[str, Any]) -> None:
@@ -134,6 +186,11 @@ def _print_numbers(n: dict[str, Any]) -> None:
             f"classes: {n['classes']}; a client has {n['classes_per_client']:.1f} of them, and its labels are "
             f"{n['label_distance']:.2f} away from all clients' (0: IID, 1: nothing in common)"
         )
+    if "digest" in n:
+        checked = "; all checksums are right" if n.get("verified") else ""
+        out.print(f"packed from: {n['format']}, digest {n['digest']}{checked}")
+        for note in n["notes"]:
+            out.print(escape(str(note)))
     if "memory_ratio" in n:
         out.print(
             f"memory: {quantity(n['naive_bytes'], 'B', 1024)} as a tensor for each sample, "

@@ -14,7 +14,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, many_runs, out, plain_table, save_chart_if_possible, show_table, stopped_by_ctrl_c
+from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c
 from fedgbo.core import DivergenceError, RunFolderError
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
 from fedgbo.experiments.jobs import run_jobs
@@ -34,7 +34,7 @@ from fedgbo.experiments.results import (
 from fedgbo.experiments.shelf import State
 from fedgbo.reports.charts import bands, panel_chart
 from fedgbo.reports.curves import curve, curves_csv
-from fedgbo.reports.table import FILES, RENDERERS, Table
+from fedgbo.reports.table import FILES, RENDERERS, Table, plain_table
 from fedgbo.runs.files import write_atomic
 
 Overrides = Annotated[opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs; they override the file's.")]

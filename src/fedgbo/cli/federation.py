@@ -14,7 +14,7 @@ from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out
 from fedgbo.cli.federation_view import EventView, follow_run, printable, resumable, show_digests, show_result
 from fedgbo.core import ConfigError, FederationError, unknown
-from fedgbo.experiments.request import read_request
+from fedgbo.experiments.request import requested_config
 from fedgbo.federation.app_folder import OPTIONS, SETTINGS, write_app
 from fedgbo.federation.control import control
 from fedgbo.federation.credentials import NodeFolder, make_certificates, make_node, read_public_key
@@ -73,7 +73,7 @@ def up(
         if items or option or any(flag is not None for flag in (*flags.values(), nodes, to)):
             raise ConfigError("--resume uses the settings that the federation has; give it alone")
         folder = LocalFolder(resume.absolute())
-        config = read_request(folder.app / SETTINGS, {}, []).resolve()[0]
+        config = requested_config(folder.app / SETTINGS)[0]
 
     def logs() -> list[str]:
         files = ", ".join(str(log) for log in (folder.log, folder.server.log) if log.exists())
@@ -222,7 +222,7 @@ def run(
     if resume is not None and to is not None:
         raise ConfigError("give --out for a new run or --resume for one that was begun, not both")
     settings = app / SETTINGS
-    config, _ = read_request(settings, {}, []).resolve()
+    config, _ = requested_config(settings)
     folder = (resume or to or opt.new_folder("federation", app.name)).absolute()
     if resume is not None:
         RunFolder.open(folder)

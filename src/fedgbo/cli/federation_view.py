@@ -9,12 +9,13 @@ from typing import Any
 
 import typer
 
-from fedgbo.cli.console import err, out, print_json, score
+from fedgbo.cli.console import err, out, print_json
 from fedgbo.core import FederationError
 from fedgbo.federation.control import Control
 from fedgbo.federation.monitor import Event, EventFile, digest_of, follow, simulated
 from fedgbo.federation.processes import Process
 from fedgbo.reports.table import quantity
+from fedgbo.runs.bar import score
 from fedgbo.runs.folder import RunFolder
 
 MOST_LISTED = 12  # clients in a sentence

@@ -6,34 +6,43 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 from fedgbo.cli.console import err
-from fedgbo.core import ConfigError, FedGBOError, whole
+from fedgbo.core import ConfigError, whole
 from fedgbo.engines.device import cores
-from fedgbo.experiments.request import point_at, read_request
+from fedgbo.experiments.request import parse_value, requested_config, same_as_fedavg
 from fedgbo.runs.config import RunConfig
 
+
 # rich reads an unescaped [default: ...] as markup and drops it: it is written with two backslashes.
+def whole_number(text: str | int) -> int:
+    """Read a whole number in any way that Python writes one, such as 1_000 or 0x10; a default is a number already."""
+    if type(value := parse_value(str(text))) is not int:
+        raise BadParameter(f"'{text}' is not a valid integer.")
+    return value
+
+
+Whole = partial(Option, parser=whole_number, metavar="INTEGER")
 Texts = list[str] | None
 Items = Annotated[Texts, Argument(metavar="[CONFIG.toml] [KEY=VALUE]...", help="A TOML file; settings override it.")]
 Task = Annotated[str | None, Option(help="A task's name, or my_file.py:function. \\[default: digits]")]
 Algorithm = Annotated[str | None, Option(help="An algorithm's name, or my_file.py:Class. \\[default: fedgbo]")]
 Optimiser = Annotated[str | None, Option(help="An optimiser's name, or my_file.py:Class.")]
 Preset = Annotated[str | None, Option(help="Tuned settings to start from: a name, a .csv of fedgbo tune, or none.")]
-Rounds = Annotated[int | None, Option(help="Communication rounds. \\[default: 100]")]
-LocalSteps = Annotated[int | None, Option(help="K, local steps of a client. \\[default: 10]")]
-Seed = Annotated[int | None, Option(help="Random seed. \\[default: 0]")]
-EvalEvery = Annotated[int | None, Option(help="Rounds between evaluations. \\[default: so that there are 100]")]
+Rounds = Annotated[int | None, Whole(help="Communication rounds. \\[default: 100]")]
+LocalSteps = Annotated[int | None, Whole(help="K, local steps of a client. \\[default: 10]")]
+Seed = Annotated[int | None, Whole(help="Random seed. \\[default: 0]")]
+EvalEvery = Annotated[int | None, Whole(help="Rounds between evaluations. \\[default: so that there are 100]")]
 ClientsPerRound = Annotated[str | None, Option(help="M, or all. \\[default: the task's]")]
 BatchSize = Annotated[str | None, Option(help="B, or full. \\[default: the task's]")]
-TestSamples = Annotated[int | None, Option(help="Evaluate on a fixed random sample of the test set.")]
+TestSamples = Annotated[int | None, Whole(help="Evaluate on a fixed random sample of the test set.")]
 Weights = Annotated[str | None, Option(help="Mean over clients, or over their samples. \\[default: clients]")]
-Workers = Annotated[int | None, Option(help="Clients trained at the same time. \\[default: the cores]")]
+Workers = Annotated[int | None, Whole(help="Clients trained at the same time. \\[default: the cores]")]
 Device = Annotated[str, Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
 Engine = Annotated[str | None, Option(help="plain: the textbook loop, slower, equal up to rounding. \\[default: auto]")]
 Explain = Annotated[bool, Option("--explain", help="Print how clients take their local steps, and why.")]
-Jobs = Annotated[int | None, Option(help="Runs at the same time. \\[default: the cores]")]
+Jobs = Annotated[int | None, Whole(help="Runs at the same time. \\[default: the cores]")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Out = partial(Option, "--out", "-o")  # the help differs between commands
 Output = partial(Option, "--output", "-o")
@@ -46,14 +55,11 @@ def requested_run(items: list[str] | None, flags: Mapping[str, Any], quiet: bool
     if len(files) > 1:
         raise ConfigError(f"give one TOML file, not {len(files)}: {', '.join(files)}")
     file = Path(files[0]) if files else None
-    request = read_request(file, flags, [item for item in items or [] if "=" in item])
-    try:
-        config, note = request.resolve()
-        _ = config.built_algorithm
-    except FedGBOError as error:
-        raise (point_at(error, file) if file else error) from error
+    config, note = requested_config(file, flags, [item for item in items or [] if "=" in item])
     if note and not quiet:
         err.print(f"{config.label} on {config.task['name']}, {note}")
+    if (same := same_as_fedavg(config)) and not quiet:
+        err.print(same)
     return config
 
 

@@ -11,6 +11,7 @@ from fedgbo.cli import options as opt
 from fedgbo.cli.console import one_run, out, print_json, say
 from fedgbo.core import ConfigError, DivergenceError, RankError
 from fedgbo.costs.closed import exchange
+from fedgbo.experiments.request import parse_value
 from fedgbo.reports.table import quantity
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, execute, read_config
@@ -64,7 +65,8 @@ def run(
     flags: dict[str, Any] = {
         "task": task, "algorithm": algorithm, "optimiser": optimiser, "preset": preset, "rounds": rounds,
         "local_steps": local_steps, "seed": seed, "eval_every": eval_every,
-        "clients_per_round": _number(clients_per_round), "batch_size": _number(batch_size),
+        "clients_per_round": clients_per_round and parse_value(clients_per_round),
+        "batch_size": batch_size and parse_value(batch_size),
         "test_samples": test_samples, "weights": weights, "metrics": metrics or None, "engine": engine,
         "lr": lr, "server_lr": server_lr, "beta": beta, "beta1": beta1, "beta2": beta2, "eps": eps, "mu": mu,
     }  # fmt: skip
@@ -78,7 +80,7 @@ def run(
 
 def resume(
     folder: Annotated[Path, Argument(help="The run's folder.")],
-    rounds: Annotated[int | None, Option(help="Resume up to this many rounds instead.")] = None,
+    rounds: Annotated[int | None, opt.Whole(help="Resume up to this many rounds instead.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
     explain: opt.Explain = False,
@@ -169,7 +171,8 @@ def _summary(result: Result, memory_bytes: int | None, folder: Path) -> dict[str
 def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
     last, best = result.history[-1], result.best
     if last.accuracy is None:
-        score = f"test loss {last.loss:.4g} (lowest {best.loss:.4g}"
+        tested = last.loss is not None
+        score = f"test loss {last.loss:.4g} (lowest {best.loss:.4g}" if tested else "no test set (last evaluated"
     else:
         score = f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
     flops = "FLOPs not counted" if last.flops is None else f"{quantity(last.flops, 'FLOP')} on clients"
@@ -188,7 +191,3 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
             str(folder),
         ]
     )
-
-
-def _number(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.lstrip("-").isdigit() else text

@@ -13,6 +13,8 @@ from fedgbo.core.errors import (
     MissingExtraError,
     RankError,
     RunFolderError,
+    StopRun,
+    optional,
     unknown,
 )
 from fedgbo.core.objective import TERMS, GradientRule, MaxEntropy, Proximal, SharpnessAware, Term, ruled
@@ -28,7 +30,7 @@ __all__ = [
     "DataError", "DivergenceError", "Exponential", "FedGBOError", "FederatedAlgorithm", "FederationError",
     "FolderBusyError", "GradientRule", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number",
     "Optimiser", "Part", "Proximal", "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "SharpnessAware",
-    "State", "Stats", "Step", "Term", "Transform", "Upload", "WrappedAlgorithm", "at_round", "check_seed", "decay",
-    "name_of", "not_negative", "permutation", "positive", "ruled", "share", "stream", "torch_seed", "unknown",
-    "whole",
+    "State", "Stats", "Step", "StopRun", "Term", "Transform", "Upload", "WrappedAlgorithm", "at_round", "check_seed",
+    "decay", "name_of", "not_negative", "optional", "permutation", "positive", "ruled", "share", "stream",
+    "torch_seed", "unknown", "whole",
 ]  # fmt: skip

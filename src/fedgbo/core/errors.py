@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
 
 
 class FedGBOError(Exception):
@@ -53,10 +55,22 @@ class FederationError(FedGBOError):
     exit_code = 7
 
 
+class StopRun(FedGBOError):  # noqa: N818 (a signal such as StopIteration, not an error)
+    """Raised in a callback, ends the run after this round; `Progress.stop` raises it."""
+
+
 class MissingExtraError(FedGBOError, ImportError):
     """An optional dependency that is not installed."""
 
     exit_code = 2
+
+
+def optional(module: str, extra: str, need: str) -> Any:
+    """Import an optional dependency, or raise an error that says which extra of ours installs it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(f"{need}: pip install 'fedgbo[{extra}]'") from error
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:

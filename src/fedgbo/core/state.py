@@ -1,8 +1,8 @@
-"""What the server keeps, sends and receives: a model and some statistics, all flat vectors of the same length."""
+"""What the server keeps, sends and receives: a model and some statistics, all flat vectors."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,43 +13,54 @@ from fedgbo.core.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """A flat vector of parameters and, by name, flat vectors of statistics.
+    """A flat vector of parameters, by name flat vectors of statistics, and the buffers that training changes.
 
     Going down it holds the model x_t; coming up, the difference x_t - y that a client's training made. A difference
-    is as large as a model, and its mean keeps the digits that the mean of models would round away.
+    is as large as a model, and its mean keeps the digits that the mean of models would round away. An algorithm deals
+    with parameters and statistics only; the round loop carries the buffers (the running statistics of BatchNorm).
     """
 
     params: Tensor  # (P,)
     stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,), or (1,) for one number
+    buffers: Tensor | None = None  # (B,); None: training changes no buffer of the model
 
     @property
     def nbytes(self) -> int:
         """How many bytes it takes to send this."""
-        return sum((x.nbytes for x in self.stats.values()), self.params.nbytes)
+        own = self.params.nbytes + (0 if self.buffers is None else self.buffers.nbytes)
+        return sum((x.nbytes for x in self.stats.values()), own)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All vectors by name: `params`, then `stats.<name>` in the order of their names."""
-        return {"params": self.params} | {f"stats.{name}": self.stats[name] for name in sorted(self.stats)}
+        """All vectors by name: `params`, `buffers`, then `stats.<name>` in the order of their names."""
+        model = {"params": self.params} if self.buffers is None else {"params": self.params, "buffers": self.buffers}
+        return model | {f"stats.{name}": self.stats[name] for name in sorted(self.stats)}
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> "State":
         """Undo `tensors`."""
         stats = {name.removeprefix("stats."): t for name, t in tensors.items() if name.startswith("stats.")}
-        return cls(tensors["params"], stats)
+        return cls(tensors["params"], stats, tensors.get("buffers"))
 
     def to(self, dtype: torch.dtype) -> "State":
         """Round every vector to `dtype`."""
-        if all(x.dtype == dtype for x in (self.params, *self.stats.values())):
+        if self.params.dtype == dtype and all(x.dtype == dtype for x in self.tensors().values()):
             return self
-        return State(self.params.to(dtype), {name: stat.to(dtype) for name, stat in self.stats.items()})
+        return self._each(lambda x: x.to(dtype))
 
     def on(self, device: torch.device | str) -> "State":
         """Move every vector to `device`."""
-        return State(self.params.to(device), {name: stat.to(device) for name, stat in self.stats.items()})
+        return self._each(lambda x: x.to(device))
 
     def clone(self) -> "State":
         """Copy every vector, so that it is nothing but this."""
-        return State(self.params.clone(), {name: stat.clone() for name, stat in self.stats.items()})
+        return self._each(torch.clone)
+
+    def with_buffers(self, buffers: Tensor | None) -> "State":
+        """Return the same parameters and statistics with these buffers."""
+        return self if buffers is self.buffers else replace(self, buffers=buffers)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "State":
+        return State.of_tensors({name: change(x) for name, x in self.tensors().items()})
 
     @classmethod
     def expect(cls, thing: Any, where: str, like: Tensor | None = None) -> "State":

@@ -30,3 +30,4 @@ class Mean:
     stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,), or (1,) for one number
     clients: int = 1  # whose uploads were combined
     population: int = 1  # N, all clients of the task
+    buffers: Tensor | None = None  # (B,), of the differences that training made to the model's buffers

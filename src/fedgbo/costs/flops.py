@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedgbo.data.tree import call, samples_in
+
 GRU_ELEMENTWISE = 13  # operations per hidden unit, layer and time step besides the products
 
 
@@ -26,9 +28,7 @@ class ModelCost:
     note: str | None = None
 
     @classmethod
-    def of(
-        cls, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, targets: Tensor
-    ) -> "ModelCost":
+    def of(cls, module: nn.Module, loss: Callable[[Any, Any], Tensor], inputs: Any, targets: Any) -> "ModelCost":
         """Count on a copy of the module, so that the run's own model is not touched. Never raises."""
         try:
             with torch.random.fork_rng(devices=[]):
@@ -42,20 +42,18 @@ class ModelCost:
             )
 
 
-def gradient_flops(
-    module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, targets: Tensor
-) -> float:
+def gradient_flops(module: nn.Module, loss: Callable[[Any, Any], Tensor], inputs: Any, targets: Any) -> float:
     """Return the operations of one sample's gradient, by computing that of a batch."""
     # imported here: torch's counter takes half a second and 70 MB
     from torch.utils.flop_counter import FlopCounterMode
 
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with FlopCounterMode(display=False) as counter:
-        torch.autograd.grad(loss(module.train()(inputs), targets), trained, allow_unused=True)
-    return float(counter.get_total_flops()) / len(inputs)
+        torch.autograd.grad(loss(call(module.train(), inputs), targets), trained, allow_unused=True)
+    return float(counter.get_total_flops()) / samples_in(inputs, targets)
 
 
-def forward_macs(module: nn.Module, inputs: Tensor) -> int:
+def forward_macs(module: nn.Module, inputs: Any) -> int:
     """Return F of one sample, by running `inputs`, a batch of any size, through the module once."""
     total = 0
 
@@ -67,12 +65,12 @@ def forward_macs(module: nn.Module, inputs: Tensor) -> int:
     was_training = module.training
     try:
         with torch.no_grad():
-            module.eval()(inputs)
+            call(module.eval(), inputs)
     finally:
         module.train(was_training)
         for hook in hooks:
             hook.remove()
-    return total // len(inputs)
+    return total // samples_in(inputs)
 
 
 def local_update_flops(samples: float, steps: float, macs: int, params: int, step_ops: int) -> float:

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgbo.core import DataError, check_seed, whole
-from fedgbo.data.archives import SourceFile, source_files
-from fedgbo.data.hdf5 import tff_clients
+from fedgbo.data.archives import SourceFile, only_file, source_files
 from fedgbo.data.partition import pachinko
+from fedgbo.data.public import pick_format
 from fedgbo.data.store import Array, Packed
+from fedgbo.data.tff import tff_clients
 from fedgbo.data.unpickle import load_plain, text
 
 SHAPE = (3, 32, 32)
@@ -36,7 +37,9 @@ class Format(NamedTuple):
     classes: str | None = None  # the file with the names of the classes
 
 
-def read_cifar100(source: Path, *, clients: int = 500, samples: int = 100, seed: int = 0) -> Packed:
+def read_cifar100(
+    source: Path, *, format: str | None = None, clients: int = 500, samples: int = 100, seed: int = 0
+) -> Packed:
     """Read CIFAR-100 in any of the formats from `source`, a folder or an archive.
 
     Files without clients are split by Pachinko allocation as in the paper: `clients` clients with `samples` samples
@@ -45,11 +48,9 @@ def read_cifar100(source: Path, *, clients: int = 500, samples: int = 100, seed:
     whole("clients", clients)
     whole("samples", samples)
     check_seed(seed)
-    files: dict[str, SourceFile] = {}
-    for file in source_files(source):
-        files.setdefault(PurePosixPath(file.name).name, file)
-    form = _recognise(source, files)
-    train, test = files[form.train], files[form.test]
+    files = by_name(source)
+    form = _recognise(source, files, format)
+    train, test = (only_file(source, files[name], f"files named {name}") for name in (form.train, form.test))
     meta = {"task": "cifar100", "source": str(source), "synthetic": False, "format": form.name}
     arrays: dict[str, Array] = {}
     if form.reader is None:
@@ -57,7 +58,7 @@ def read_cifar100(source: Path, *, clients: int = 500, samples: int = 100, seed:
         arrays["test_images"], arrays["test_labels"], _, _ = _read_tff(test)
         return Packed({**arrays, "client_names": names}, meta | {"split": "as in the files"})
     if form.classes in files:
-        meta |= {"classes": _read_names(files[form.classes])}
+        meta |= {"classes": _read_names(files[form.classes][0])}
     arrays["test_images"], arrays["test_labels"], _ = form.reader(test)
     images, fine, coarse = form.reader(train)
     if clients * samples > len(fine):
@@ -72,17 +73,23 @@ def read_cifar100(source: Path, *, clients: int = 500, samples: int = 100, seed:
     return Packed(arrays, meta | {"split": f"Pachinko allocation, {clients} clients x {samples} samples, seed {seed}"})
 
 
-def _recognise(source: Path, files: Mapping[str, Any]) -> Format:
-    for form in FORMATS:
-        if form.train in files and form.test in files:
-            return form
-    for form in FORMATS:
+def by_name(source: Path) -> dict[str, list[SourceFile]]:
+    """Return the files at `source` by their names without folders."""
+    files: dict[str, list[SourceFile]] = {}
+    for file in source_files(source):
+        files.setdefault(PurePosixPath(file.name).name, []).append(file)
+    return files
+
+
+def _recognise(source: Path, files: Mapping[str, Any], given: str | None) -> Format:
+    forms = {form.name: form for form in FORMATS}
+    present = [form.name for form in FORMATS if form.train in files and form.test in files]
+    for form in FORMATS if not present else ():
         for there, missing in ((form.train, form.test), (form.test, form.train)):
             if there in files:
                 raise DataError(f"{source} has {there} but not {missing}; {form.name} needs both")
-    listed = ", ".join(sorted(files)[:5]) or "no files"
-    wanted = "; ".join(f"{form.train} and {form.test} ({form.name})" for form in FORMATS)
-    raise DataError(f"{source} holds CIFAR-100 in no known format: it has {listed}, and needs one of: {wanted}")
+    described = {form.name: f"{form.train} and {form.test}" for form in FORMATS}
+    return forms[pick_format(source, files, described, present, given)]
 
 
 def _read_pickle(source: SourceFile) -> Labelled:
@@ -99,9 +106,9 @@ def _read_pickle(source: SourceFile) -> Labelled:
 
 def _read_binary(source: SourceFile) -> Labelled:
     """Read `train.bin` or `test.bin`: rows of a coarse byte, a fine byte and 3,072 pixels."""
-    with source.open() as stream:
-        content = stream.read()
     width = PIXELS + 2
+    with source.open(MOST * width) as stream:
+        content = stream.read()
     if len(content) % width:
         size = f"{len(content)} bytes, no whole number of {width}-byte rows"
         raise DataError(f"{source.where} has {size} (it breaks off in row {len(content) // width}); get it again")
@@ -124,6 +131,9 @@ def _read_tff(source: SourceFile) -> tuple[Array, Array, Array, Array]:
                 kind = f"{fields['image'].dtype} of shape {fields['image'].shape}"
                 raise DataError(f"{source.where}: client '{name}' has images that are {kind}, not uint8 (n, 32, 32, 3)")
         offsets = np.cumsum([0, *(len(fields["image"]) for fields in clients.values())], dtype=np.int64)
+        if (np.diff(offsets) == 0).any():
+            empty = list(clients)[int(np.argmin(np.diff(offsets)))]
+            raise DataError(f"{source.where}: client '{empty}' has no samples; every client needs some")
         if offsets[-1] > MOST:
             raise DataError(f"{source.where} announces {offsets[-1]} images, CIFAR-100 has {MOST}; get it again")
         images = np.empty((offsets[-1], *SHAPE), dtype=np.uint8)
@@ -131,7 +141,7 @@ def _read_tff(source: SourceFile) -> tuple[Array, Array, Array, Array]:
         for c, (name, fields) in enumerate(clients.items()):
             rows = slice(offsets[c], offsets[c + 1])
             images[rows] = fields["image"][()].transpose(0, 3, 1, 2)
-            labels[rows] = _labels(fields["label"][()], FINE, f"{source.where}: client '{name}': label")
+            labels[rows] = checked_labels(fields["label"][()], FINE, f"{source.where}: client '{name}': label")
         return images, labels, offsets, np.array(list(clients))
 
 
@@ -147,8 +157,8 @@ def _read_names(source: SourceFile) -> list[str]:
 
 
 def _labelled(pixels: Array, fine_values: Any, coarse_values: Any, where: str) -> Labelled:
-    fine = _labels(fine_values, FINE, f"{where}: fine_labels")
-    coarse = _labels(coarse_values, COARSE, f"{where}: coarse_labels")
+    fine = checked_labels(fine_values, FINE, f"{where}: fine_labels")
+    coarse = checked_labels(coarse_values, COARSE, f"{where}: coarse_labels")
     if not len(pixels) == len(fine) == len(coarse):
         counts = f"{len(pixels)} images, {len(fine)} fine and {len(coarse)} coarse labels"
         raise DataError(f"{where} has {counts}; get it again")
@@ -157,7 +167,8 @@ def _labelled(pixels: Array, fine_values: Any, coarse_values: Any, where: str) -
     return pixels.reshape(-1, *SHAPE), fine, coarse
 
 
-def _labels(values: Any, classes: int, where: str) -> Array:
+def checked_labels(values: Any, classes: int, where: str) -> Array:
+    """Return the labels as bytes; raise DataError unless they are whole numbers below `classes`."""
     numbers = isinstance(values, np.ndarray) and values.ndim == 1 and np.issubdtype(values.dtype, np.integer)
     if not numbers and not (isinstance(values, list) and all(type(value) is int for value in values)):
         raise DataError(f"{where} must be one column of whole numbers; get the file again")

@@ -8,11 +8,11 @@ import hashlib
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from http.client import HTTPException, HTTPMessage, HTTPResponse
+from http.client import HTTPException, HTTPMessage, HTTPResponse, InvalidURL
 from importlib.resources import files
 from pathlib import Path
 from typing import IO
@@ -20,7 +20,8 @@ from urllib import request
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
-from fedgbo.core import ConfigError, DataError, unknown
+from fedgbo.core import ConfigError, DataError, FedGBOError, unknown
+from fedgbo.data.store import disk_error
 
 CHUNK = 1 << 17
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)  # HTTP status codes that are worth a retry
@@ -44,10 +45,14 @@ class Source:
         if not self.urls:
             raise ConfigError(f"source {self.name}: it needs an address")
         for url in self.urls:
-            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            if not _on_the_web(url):
                 raise ConfigError(f"source {self.name}: '{url}' is no http or https address")
         if re.fullmatch(r"[\w-][\w.-]*", self.file) is None:
             raise ConfigError(f"source {self.name}: '{self.file}' must be a plain file name, without folders")
+
+    def at(self, urls: Sequence[str]) -> "Source":
+        """Return the same file with other addresses first; one that ends with / is that of the file's folder."""
+        return replace(self, urls=(*(url + self.file if url.endswith("/") else url for url in urls), *self.urls))
 
     @property
     def digest(self) -> tuple[str, str] | None:
@@ -68,6 +73,13 @@ class Source:
         return None
 
 
+def _on_the_web(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
+    except ValueError:  # such as a [ without a ]
+        return False
+
+
 @cache
 def sources() -> dict[str, tuple[Source, ...]]:
     """Return all sources by task, each task's in order of preference."""
@@ -78,18 +90,18 @@ def sources() -> dict[str, tuple[Source, ...]]:
     }
 
 
-def source(task: str, name: str | None = None) -> Source:
-    """Return a task's source, by default the first.
+def public_sources(task: str, name: str | None = None) -> tuple[Source, ...]:
+    """Return the files of a task's source, by default of the first. Files with the same name belong together.
 
-    >>> source("femnist").file
-    'fed_emnist.tar.bz2'
+    >>> [source.file for source in public_sources("femnist")]
+    ['fed_emnist.tar.bz2']
     """
     if task not in sources():
         raise ConfigError(unknown("task with public files", task, sources()))
-    known = {entry.name: entry for entry in sources()[task]}
-    if name is not None and name not in known:
-        raise ConfigError(unknown(f"source of {task}", name, known))
-    return next(iter(known.values())) if name is None else known[name]
+    known = sources()[task]
+    if name is not None and name not in [entry.name for entry in known]:
+        raise ConfigError(unknown(f"source of {task}", name, {entry.name for entry in known}))
+    return tuple(entry for entry in known if entry.name == (name or known[0].name))
 
 
 class _CutError(Exception):
@@ -111,22 +123,27 @@ def fetch(
 ) -> Path:
     """Return the path of the file; download it unless it is there already.
 
-    An address is given up after `attempts` in a row without new bytes; the pause between them doubles each time.
+    An address is given up after `attempts` in a row without new bytes, where the pause between them doubles each time,
+    or after wrong bytes; then the next one is tried.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     target, part = folder / source.file, folder / f"{source.file}.part"
-    if target.exists() and source.problem(target) is None:
-        return target
-    if source.digest is None:
-        part.unlink(missing_ok=True)  # a part that cannot be checked is not continued
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if target.exists() and source.problem(target) is None:
+            return target
+        if source.digest is None:
+            part.unlink(missing_ok=True)  # a part that cannot be checked is not continued
+    except OSError as error:
+        raise disk_error(f"cannot download into {folder}", error) from error
     problems = []
     for url in source.urls:
         try:
             _Download(source, url, part, progress, timeout).run(attempts, pause)
+            return part.replace(target)
         except _RefusedError as error:
             problems.append(str(error))
-        else:
-            return part.replace(target)
+        except OSError as error:
+            raise disk_error(f"cannot write {target}", error) from error
     raise DataError(f"cannot download {source.file}: {'; '.join(problems)}")
 
 
@@ -150,7 +167,7 @@ class _Download:
                     return
                 self.part.unlink()
                 if restarted or not resumed:
-                    raise DataError(f"{self.url} sent wrong bytes: {problem}; nothing was kept")
+                    raise _RefusedError(f"{self.url} sent wrong bytes: {problem}; nothing was kept")
                 most, restarted = 0, True  # the old part may belong to another file: start again once
             except _CutError as error:
                 size = _size(self.part)
@@ -184,6 +201,10 @@ class _Download:
                 raise _CutError("the server's file is shorter than the part that was kept") from error
             said = f"{error.code} {error.reason}"
             raise _CutError(said) if error.code in TRANSIENT else _RefusedError(f"{self.url} answers {said}") from error
+        except FedGBOError:
+            raise
+        except (InvalidURL, ValueError) as error:
+            raise _RefusedError(f"{self.url} cannot be asked for: {error}") from error
         except (OSError, HTTPException) as error:
             raise _CutError(str(error) or type(error).__name__) from error
         if total is not None and done < total:
@@ -210,7 +231,7 @@ class _Download:
         try:
             yield
         except OSError as error:
-            raise DataError(f"cannot write {self.part}: {error}; free some space or choose another folder") from error
+            raise disk_error(f"cannot write {self.part}", error) from error
 
 
 def _size(path: Path) -> int:
@@ -223,7 +244,7 @@ class _WebOnly(request.HTTPRedirectHandler):
     def redirect_request(
         self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> request.Request | None:
-        if urlsplit(newurl).scheme not in ("http", "https"):
+        if not _on_the_web(newurl):
             raise _RefusedError(f"{req.full_url} redirects to '{newurl}', which is no http or https address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

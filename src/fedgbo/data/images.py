@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedgbo.core import ConfigError, DataError, Rows
 from fedgbo.data.federated import FederatedData
+from fedgbo.data.partition import Split
 from fedgbo.data.samples import LabelledSamples
 from fedgbo.data.store import Array
 
@@ -85,6 +86,42 @@ class ImageSamples(LabelledSamples):
         return np.asarray(windows[np.arange(count), :, tops, lefts])
 
 
+@dataclass(frozen=True, eq=False)
+class Rearranged:
+    """Images in another order: row r is images[order[r]]. Nothing is copied before it is taken."""
+
+    images: Any
+    order: Rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.order), *self.images.shape[1:])
+
+    def __getitem__(self, rows: Rows) -> Array:
+        return np.asarray(self.images[self.order[rows]])
+
+
+def split_image_data(arrays: Mapping[str, Any], where: str, split: Split, **options: Any) -> FederatedData:
+    """Open packed images that have no clients, and deal them; `options` are those of `ImageSamples`."""
+    if "train_labels" not in arrays or "train_images" not in arrays:
+        raise DataError(f"{where} lacks train_images or train_labels; pack the data again")
+    _check_types(arrays["train_images"], arrays["train_labels"], where)
+    parts = split.parts(arrays["train_labels"])
+    order = np.concatenate(parts)
+    dealt = {
+        "train_images": Rearranged(arrays["train_images"], order),
+        "train_labels": np.asarray(arrays["train_labels"])[order],
+        "train_offsets": np.cumsum([0, *map(len, parts)], dtype=np.int64),
+    }
+    return image_data({**arrays, **dealt}, where, **options)
+
+
+def _check_types(images: Any, labels: Array, where: str) -> None:
+    if labels.dtype.kind not in "iu" or (isinstance(images, np.ndarray) and images.dtype != np.uint8):
+        kinds = f"{getattr(images, 'dtype', 'bytes')} with {labels.dtype} labels"
+        raise DataError(f"{where}: images must be bytes with whole numbers as labels, not {kinds}; pack the data again")
+
+
 def image_data(arrays: Mapping[str, Any], where: str, *, clients: int | None = None, **options: Any) -> FederatedData:
     """Open packed or synthetic images; `options` are those of `ImageSamples`. Test images are never augmented.
 
@@ -94,6 +131,7 @@ def image_data(arrays: Mapping[str, Any], where: str, *, clients: int | None = N
 
     def samples(half: str) -> ImageSamples:
         images, labels = arrays[f"{half}_images"], arrays[f"{half}_labels"]
+        _check_types(images, labels, where)
         if half == "train":
             return ImageSamples(images, labels, **options)
         if clients is not None and "test_offsets" in arrays and clients < len(arrays["test_offsets"]) - 1:

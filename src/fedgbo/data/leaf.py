@@ -15,6 +15,8 @@ from fedgbo.data.archives import SourceFile, source_files
 
 ROLE = re.compile(r"(?:^|[/_.-])(train|test)(?=[/_.-])")
 CHUNK = 1 << 20
+LONGEST = 1 << 28  # bytes of one value, such as a user's samples
+LONGEST_WORD = 1 << 16  # bytes of a number
 NOT_SPACE = re.compile(rb"[^ \t\r\n]")
 STRING = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|$)', re.DOTALL)
 AFTER_WORD = re.compile(rb"[\s,\]}:]")
@@ -22,7 +24,7 @@ CLOSING = {b"{": b"}", b"[": b"]"}
 
 
 class LeafUser(NamedTuple):
-    """One user's samples in one file; `where` names both for messages."""
+    """One user's samples in one file, possibly none; `where` names both for messages."""
 
     name: str
     x: list[Any]
@@ -30,10 +32,15 @@ class LeafUser(NamedTuple):
     where: str
 
 
-def leaf_files(path: Path, instead: str) -> tuple[list[SourceFile], list[SourceFile]]:
+def is_leaf(source: SourceFile) -> bool:
+    """Return whether a file's name is that of LEAF's train or test JSON."""
+    return source.name.endswith(".json") and ROLE.search(source.name) is not None
+
+
+def leaf_files(path: Path) -> tuple[list[SourceFile], list[SourceFile]]:
     """Find the train and the test files by their folders or their names (all_data_..._train_9.json).
 
-    For a single file, the other half is looked for beside it. `instead` names the task's other format for messages.
+    For a single file, the other half is looked for beside it.
     """
     halves = [path]
     if path.is_file() and (found := list(ROLE.finditer(path.name))):
@@ -42,11 +49,8 @@ def leaf_files(path: Path, instead: str) -> tuple[list[SourceFile], list[SourceF
         halves += [twin] if twin.is_file() else []
     files: dict[str, list[SourceFile]] = {"train": [], "test": []}
     for source in (source for half in halves for source in source_files(half)):
-        roles = ROLE.findall(source.name)
-        if source.name.endswith(".json") and roles:
-            files[roles[-1]].append(source)
-    if not any(files.values()):
-        raise DataError(f"{path} has neither LEAF's JSON (train and test files) nor {instead}; give the folder of one")
+        if is_leaf(source):
+            files[ROLE.findall(source.name)[-1]].append(source)
     for role, found_files in files.items():
         if not found_files:
             names = f"in a folder {role}/, or with _{role}_ in their names"
@@ -67,15 +71,6 @@ def users(sources: Iterable[SourceFile]) -> Iterator[LeafUser]:
         raise DataError("the LEAF JSON files have no users; get them again")
 
 
-def check_same_users(train: Iterable[str], test: Iterable[str], path: Path) -> None:
-    """Raise unless the test files have exactly the users of the train files."""
-    ours, theirs = set(train), set(test)
-    for names, has, lacks in ((ours - theirs, "train", "test"), (theirs - ours, "test", "train")):
-        if names:
-            only = f"user {min(names)!r} has {has} samples but no {lacks} samples ({len(names)} such users)"
-            raise DataError(f"{path}: {only}; train and test files must be of the same draw")
-
-
 def _users(source: SourceFile) -> Iterator[LeafUser]:
     listed, found, given = None, False, set()
     with source.open() as stream:
@@ -93,8 +88,11 @@ def _users(source: SourceFile) -> Iterator[LeafUser]:
     if not found:
         raise DataError(f"{source.where} has no 'user_data'; LEAF's JSON has users, num_samples and user_data")
     for name in listed if isinstance(listed, list) else []:
+        if not isinstance(name, str):
+            raise DataError(f"{source.where}: 'users' has {name!r}, which is no name; this is not LEAF's JSON")
         if name not in given:
-            raise DataError(f"{source.where}: user {name!r} is listed in 'users' but has no samples; get it again")
+            given.add(name)
+            yield LeafUser(name, [], [], f"user {name!r} in {source.where}")
 
 
 def _user(name: str, data: Any, where: str) -> LeafUser:
@@ -103,8 +101,6 @@ def _user(name: str, data: Any, where: str) -> LeafUser:
     x, y = data["x"], data["y"]
     if len(x) != len(y):
         raise DataError(f"{where} has {len(x)} x but {len(y)} y; each sample needs one of each")
-    if not x:
-        raise DataError(f"{where} has no samples; remove the user, or get the file again")
     return LeafUser(name, x, y, where)
 
 
@@ -200,6 +196,8 @@ class JsonScanner:
     def _end_of_word(self) -> int:
         while True:
             found = AFTER_WORD.search(self._buffer, self._position)
+            if not found and len(self._buffer) - self._position > LONGEST_WORD:
+                self._fail("expected a number", "in a word without end")
             if found or not self._fill():
                 return found.start() if found else len(self._buffer)
 
@@ -212,6 +210,8 @@ class JsonScanner:
         """Return the next position of the byte in the buffer; read more of the stream as needed."""
         while (at := self._buffer.find(byte, start)) < 0:
             start = len(self._buffer)
+            if start - self._position > LONGEST:
+                raise DataError(f"{self._where}: {inside}: one value has more than {LONGEST:,} bytes; refused")
             if not self._fill():
                 self._position = start
                 self._fail("", inside)

@@ -2,11 +2,41 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedgbo.core import DataError, Rows, check_seed, positive, stream, whole
+from fedgbo.core import ConfigError, DataError, Rows, check_seed, positive, stream, unknown, whole
+
+SPLITS = ("iid", "dirichlet", "shards")
+
+
+@dataclass(frozen=True)
+class Split:
+    """How labelled samples are dealt to clients: one of the partitioners, by name, and its settings."""
+
+    kind: str
+    clients: int
+    alpha: float = 0.5  # of "dirichlet"
+    shards_per_client: int = 2  # of "shards"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in SPLITS:
+            raise ConfigError(unknown("split", str(self.kind), SPLITS))
+        whole("clients", self.clients)
+        positive("alpha", self.alpha)
+        whole("shards_per_client", self.shards_per_client)
+        check_seed(self.seed)
+
+    def parts(self, labels: Any) -> list[Rows]:
+        """Return the row numbers of every client."""
+        if self.kind == "iid":
+            return iid(len(labels), self.clients, self.seed)
+        if self.kind == "dirichlet":
+            return dirichlet(labels, self.clients, self.alpha, self.seed)
+        return shards(labels, self.clients, self.shards_per_client, self.seed)
 
 
 def iid(samples: int | Sequence[Any], clients: int, seed: int = 0) -> list[Rows]:

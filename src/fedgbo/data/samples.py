@@ -1,8 +1,10 @@
 """Numbered samples that batches are taken from: tensors, windows over a text, and sparse token counts."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,13 +12,20 @@ from torch import Tensor
 
 from fedgbo.core import DataError, Rows
 from fedgbo.data.store import Array
+from fedgbo.data.tree import digest_of, kind_of, map_tensors, samples_in
 
+Transform = Callable[[Any, np.random.Generator], Any]  # of a training batch's inputs
+IGNORED = -100  # a target that cross-entropy, and so accuracy, leaves out
 WINDOW = 80  # characters of a window
+DIGESTED = 64  # samples that stand for all of them in a digest
 LARGEST_COUNT = 255  # of one byte; a larger count is stored as several pairs of the same feature
 
 
 class Samples(ABC):
-    """Numbered (input, target) samples. Each subclass decides how to store them; a batch is a pair of tensors."""
+    """Numbered (input, target) samples. Each subclass decides how to store them.
+
+    A batch is a pair of inputs and targets, each a tensor or a tuple, list or mapping of tensors; targets may be None.
+    """
 
     overlap = 0  # the distance up to which two rows may share content; not 0 for windows over one text
 
@@ -25,7 +34,7 @@ class Samples(ABC):
         """Return the number of samples."""
 
     @abstractmethod
-    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Any, Any]:
         """Return inputs and targets of `rows`; `rng` is given if samples shall be augmented for training."""
 
     @abstractmethod
@@ -34,7 +43,17 @@ class Samples(ABC):
 
     def labels_of(self, rows: Rows) -> Array:
         """Return only the targets of `rows`; subclasses override this where it is possible without the inputs."""
-        return self.batch(rows)[1].numpy()
+        labels: Array = self.batch(rows)[1].numpy()
+        return labels
+
+    def digest(self) -> str:
+        """Return a digest of the contents: the same samples have the same digest.
+
+        By default it is of some samples, as far as reading them twice gives the same; subclasses digest all of them.
+        """
+        rows = np.unique(np.linspace(0, len(self) - 1, min(DIGESTED, len(self)), dtype=np.int64))
+        one, other = digest_of(self.batch(rows)), digest_of(self.batch(rows))
+        return digest_of((len(self), one if one == other else ""))
 
     def take(self, rows: Rows) -> "Samples":
         """Return a subset; `rows` must ascend. The default keeps row numbers and copies nothing."""
@@ -43,23 +62,85 @@ class Samples(ABC):
 
 @dataclass(eq=False)
 class TensorSamples(Samples):
-    """Inputs and targets as two tensors in memory."""
+    """Inputs and targets in memory: tensors, or tuples and mappings of tensors; targets may be None."""
 
-    inputs: Tensor
-    targets: Tensor
+    inputs: Any
+    targets: Any
 
     def __len__(self) -> int:
-        return len(self.targets)
+        return len(self.targets) if isinstance(self.targets, Tensor) else samples_in(self.inputs, self.targets)
 
-    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Any, Any]:
         index = torch.from_numpy(rows)
-        return self.inputs[index], self.targets[index]
+        if isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor):  # without the cost of a tree
+            return self.inputs[index], self.targets[index]
+        inputs, targets = map_tensors(lambda x: x[index], (self.inputs, self.targets))
+        return inputs, targets
+
+    def digest(self) -> str:
+        return digest_of((self.inputs, self.targets))
 
     def label_range(self) -> tuple[int, int] | None:
-        kind = self.targets.dtype
-        if kind.is_floating_point or kind.is_complex or kind == torch.bool:
-            return None
-        return int(self.targets.min()), int(self.targets.max())
+        return range_of(self.targets)
+
+
+def range_of(targets: Any) -> tuple[int, int] | None:
+    """Return the smallest and the largest label, without those left out; None: targets are not whole numbers.
+
+    >>> range_of(torch.tensor([2, IGNORED, 0])), range_of(torch.tensor([0.5]))
+    ((0, 2), None)
+    """
+    if not isinstance(targets, Tensor):
+        return None
+    kind = targets.dtype
+    if kind.is_floating_point or kind.is_complex or kind == torch.bool:
+        return None
+    counted = targets[targets != IGNORED] if kind != torch.uint8 else targets
+    return (int(counted.min()), int(counted.max())) if counted.numel() else (IGNORED, IGNORED)
+
+
+@dataclass(frozen=True, eq=False)
+class AugmentedSamples(Samples):
+    """Samples whose inputs are changed by transform(inputs, rng) in training batches, which come with a generator."""
+
+    samples: Samples
+    transform: Transform
+
+    @property
+    def overlap(self) -> int:  # type: ignore[override]
+        return self.samples.overlap
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Any, Any]:
+        inputs, targets = self.samples.batch(rows, rng)
+        if rng is None:
+            return inputs, targets
+        try:
+            changed = self.transform(inputs, rng)
+        except Exception as error:  # whatever a user's function raises
+            raise DataError(
+                f"transform(inputs, rng) fails on {kind_of(inputs)}: {type(error).__name__}: {error}"
+            ) from error
+        if samples_in(changed) != samples_in(inputs):
+            raise DataError(
+                f"transform(inputs, rng) must return one row for each sample: it got {kind_of(inputs)} and returned "
+                f"{kind_of(changed)}"
+            )
+        return changed, targets
+
+    def labels_of(self, rows: Rows) -> Array:
+        return self.samples.labels_of(rows)
+
+    def digest(self) -> str:
+        return self.samples.digest()
+
+    def label_range(self) -> tuple[int, int] | None:
+        return self.samples.label_range()
+
+    def take(self, rows: Rows) -> Samples:
+        return AugmentedSamples(self.samples.take(rows), self.transform)
 
 
 class Subset(Samples):
@@ -73,11 +154,14 @@ class Subset(Samples):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Any, Any]:
         return self.samples.batch(self.rows[rows], rng)
 
     def labels_of(self, rows: Rows) -> Array:
         return self.samples.labels_of(self.rows[rows])
+
+    def digest(self) -> str:
+        return digest_of((self.samples.digest(), self.rows))
 
     def label_range(self) -> tuple[int, int] | None:
         return self.samples.label_range()

@@ -1,23 +1,27 @@
-"""Reads and opens Shakespeare: next characters by play and speaker, from Project Gutenberg's text or LEAF's JSON.
+"""Reads and opens Shakespeare: next characters by play and speaker, from Gutenberg's text, LEAF's JSON or TFF's files.
 
 Samples are windows one character apart, so the text is stored once and a client is a run of windows in it. The raw
 text is split by LEAF's procedure with its quirks, such as a first play that is skipped and a play without indentation
-that has its own rules: the published clients only result with them.
+that has its own rules: the published clients only result with them. TFF's files have snippets of text for training and
+others for testing; a client's snippets are joined as LEAF joins them.
 """
 
 import re
 import string
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from fedgbo.core import ConfigError, DataError
-from fedgbo.data.archives import SourceFile, raw_file
+from fedgbo.core import ConfigError, DataError, check_seed, stream
+from fedgbo.data.archives import SourceFile, only_file, source_files
 from fedgbo.data.federated import FederatedData
-from fedgbo.data.leaf import LeafUser, check_same_users, leaf_files, users
+from fedgbo.data.leaf import LeafUser, is_leaf, leaf_files, users
+from fedgbo.data.public import EVERY_CLIENT, ClientRules, choose_clients, pick_format
 from fedgbo.data.samples import WINDOW, WindowSamples
 from fedgbo.data.store import Array, Packed
+from fedgbo.data.tff import tff_rows, tff_strings
 
 FRACTION = 0.9  # LEAF's default, which gives the paper's 660 clients; the 0.8 that the paper states gives 799
 LARGEST_TEXT = 1 << 26
@@ -30,24 +34,72 @@ SPEECH_UNINDENTED = re.compile(r"([A-Za-z][A-Za-z ]*)\. (.*)")
 INDENT = "    "
 VOCABULARY = " !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
 UNKNOWN = 255
+MOST_UNKNOWN = 0.01  # share of TFF's characters that may be none of the vocabulary
+FORMATS = {
+    "text": "Project Gutenberg's text (.txt)",
+    "leaf": "LEAF's JSON, train and test files",
+    "tff-hdf5": "TFF's shakespeare_train.h5 and shakespeare_test.h5",
+    "tff-sqlite": "TFF's shakespeare.sqlite",
+}
 _NUMBERS = np.full(256, UNKNOWN, dtype=np.uint8)
 _NUMBERS[np.frombuffer(VOCABULARY.encode("ascii"), dtype=np.uint8)] = np.arange(len(VOCABULARY))
 
 Runs = dict[str, list[tuple[int, int]]]  # by client: (start in the text, number of windows) of each run
+Snippets = dict[str, list[bytes]]  # by client
 
 
-def read_shakespeare(source: Path, fraction: float | None = None) -> Packed:
-    """Read the raw text if there is one, else LEAF's JSON; `fraction` of a speaker's windows is for training."""
-    raw = raw_file(source, _raw_texts, "texts")
-    if raw is not None:
-        return _pack_text(raw, FRACTION if fraction is None else fraction)
-    train_files, test_files = leaf_files(source, "Project Gutenberg's text (.txt)")
-    if fraction is not None:
-        raise ConfigError(f"{source}: the JSON files are split already; leave out the fraction, or give the raw text")
-    texts: list[Array] = []
-    train, test = _runs(train_files, texts), _runs(test_files, texts)
-    check_same_users(train, test, source)
-    return _pack(texts, train, {name: test[name] for name in train}, str(source), None)
+@dataclass
+class Texts:
+    """The numbers of characters of all texts, one after another."""
+
+    pieces: list[Array] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, text: Array) -> int:
+        """Append a text and return its start."""
+        self.pieces.append(text)
+        self.size += len(text)
+        return self.size - len(text)
+
+
+def read_shakespeare(
+    source: Path,
+    fraction: float | None = None,
+    *,
+    format: str | None = None,
+    rules: ClientRules = EVERY_CLIENT,
+    seed: int = 0,
+) -> Packed:
+    """Read the speakers that the rules keep.
+
+    The raw text is split here: `fraction` of each speaker's windows is for training or, by user, of the speakers, drawn
+    by `seed`. The other formats are split already.
+    """
+    check_seed(seed)
+    files = source_files(source)
+    found = {"text": _raw_texts(files), "leaf": [file for file in files if is_leaf(file)]}
+    found["tff-hdf5"] = [file for file in files if file.name.endswith((".h5", ".hdf5"))]
+    found["tff-sqlite"] = [file for file in files if file.name.endswith(".sqlite")]
+    format = pick_format(
+        source, (file.name for file in files), FORMATS, [name for name, some in found.items() if some], format
+    )
+    if format != "text" and fraction is not None:
+        raise ConfigError(f"{source}: these files are split already; leave out the fraction, or give the raw text")
+    texts = Texts()
+    notes: tuple[str, ...] = ()
+    if format == "text":
+        file, fraction = only_file(source, found["text"], "texts"), FRACTION if fraction is None else fraction
+        train, test, notes = _split_text(file, texts, fraction, seed if rules.by_user else None)
+    elif format == "leaf":
+        train, test = (_runs(half, texts) for half in leaf_files(source))
+    else:
+        read = _hdf5_snippets if format == "tff-hdf5" else _sqlite_snippets
+        train, test, notes = _join_snippets(read(found[format], source), texts, str(source))
+    sizes = [{name: sum(count for _, count in runs) for name, runs in half.items()} for half in (train, test)]
+    kept = choose_clients(sizes[0], sizes[1], rules, source)
+    chosen = ({name: half[name] for name in names} for half, names in ((train, kept.train), (test, kept.test)))
+    meta = {"task": "shakespeare", "source": str(source), "synthetic": False, "fraction": fraction, "format": format}
+    return Packed(_pack(texts, *chosen), meta, (*notes, *kept.notes))
 
 
 def window_data(arrays: Mapping[str, Array], where: str) -> FederatedData:
@@ -64,7 +116,9 @@ def encode(text: str, where: str) -> Array:
     [24, 76, 7, 0, 65, 66, 9]
     """
     numbers = _NUMBERS[np.frombuffer(text.encode("latin-1", errors="replace"), dtype=np.uint8)]
-    unknown = (numbers == UNKNOWN) | (np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32) > UNKNOWN)
+    unknown = (numbers == UNKNOWN) | (
+        np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32) > UNKNOWN
+    )
     if unknown.any():
         at = int(np.argmax(unknown))
         found = f"{where}: {text[at]!r} after {text[max(0, at - 20) : at]!r}"
@@ -122,46 +176,60 @@ def _speeches(lines: list[str], *, unindented: bool) -> dict[str, list[str]]:
 
 
 def _raw_texts(files: list[SourceFile]) -> list[SourceFile]:
+    """Find the text of the plays; a single file may have any name."""
+
     def has_plays(file: SourceFile) -> bool:
         with file.open() as stream:
             return stream.read(LARGEST_TEXT).count(HEADING.encode()) > 1
 
+    if len(files) == 1 and not files[0].name.endswith((".json", ".h5", ".hdf5", ".sqlite")):
+        return files
     return [file for file in files if file.name.endswith(".txt") and has_plays(file)]
 
 
-def _pack_text(file: SourceFile, fraction: float) -> Packed:
-    """Split the raw text by speakers; each speaker's first windows are for training, the last for testing."""
+def _split_text(
+    file: SourceFile, texts: Texts, fraction: float, seed: int | None
+) -> tuple[Runs, Runs, tuple[str, ...]]:
+    """Split the raw text by speakers; with a seed, train and test get different speakers.
+
+    Otherwise each speaker's first windows are for training, the last for testing.
+    """
     if not 0 < fraction < 1:
         raise ConfigError(f"fraction must be between 0 and 1, not {fraction!r}; 0.9 gives the paper's 660 clients")
-    with file.open() as stream:
-        text = stream.read().decode("latin-1")
+    with file.open(LARGEST_TEXT) as stream_of_bytes:
+        text = stream_of_bytes.read().decode("latin-1")
     if not text:
         raise DataError(f"{file.where} is empty; get it again")
-    texts: list[Array] = []
-    train, test, start = Runs(), Runs(), 0
-    for name, said in speakers(text, file.where).items():
-        samples = len(said) - WINDOW
+    said = {name: words for name, words in speakers(text, file.where).items() if len(words) > WINDOW}
+    order = np.arange(len(said)) if seed is None else stream(seed, "shakespeare split").permutation(len(said))
+    for_training = set(order[: max(1, int(fraction * len(said)))].tolist())
+    train, test = Runs(), Runs()
+    for k, (name, words) in enumerate(said.items()):
+        samples = len(words) - WINDOW
         kept = max(1, int(fraction * samples))
         skipped = kept + WINDOW - 1  # the windows that overlap the cut belong to neither half
-        if samples > skipped:
-            texts.append(encode(said, f"{file.where}, speaker {name}"))
+        if seed is not None:
+            start = texts.add(encode(words, f"{file.where}, speaker {name}"))
+            (train if k in for_training else test)[name] = [(start, samples)]
+        elif samples > skipped:
+            start = texts.add(encode(words, f"{file.where}, speaker {name}"))
             train[name], test[name] = [(start, kept)], [(start + skipped, samples - skipped)]
-            start += len(said)
-    if not train:
+    if not train or not test:
         raise DataError(f"{file.where} has no speaker with enough text at the fraction {fraction}")
-    return _pack(texts, train, test, file.where, fraction)
+    few = len(said) - len(train | test)
+    return train, test, (f"left out: {few:,} speakers with too little text for both halves",) if few else ()
 
 
-def _runs(files: Iterable[SourceFile], texts: list[Array]) -> Runs:
+def _runs(files: Iterable[SourceFile], texts: Texts) -> Runs:
     """Read the users of LEAF's files as runs of windows, and append their texts to `texts`."""
     runs = Runs()
-    start = sum(len(text) for text in texts)
     for user in users(files):
+        if not user.x:
+            runs[user.name] = []
+            continue
         text, counts = _rebuilt(user)
-        starts = start + np.cumsum([0, *(counts[:-1] + WINDOW)])
+        starts = texts.add(text) + np.cumsum([0, *(counts[:-1] + WINDOW)])
         runs[user.name] = list(zip(starts.tolist(), counts.tolist(), strict=True))
-        texts.append(text)
-        start += len(text)
     return runs
 
 
@@ -179,11 +247,51 @@ def _rebuilt(user: LeafUser) -> tuple[Array, Array]:
     return np.concatenate(pieces), lasts - firsts
 
 
-def _pack(texts: list[Array], train: Runs, test: Runs, source: str, fraction: float | None) -> Packed:
-    arrays: dict[str, Array] = {"text": np.concatenate(texts), "client_names": np.array(list(train))}
+def _hdf5_snippets(files: list[SourceFile], source: Path) -> tuple[Snippets, Snippets]:
+    halves = []
+    for half in ("train", "test"):
+        fitting = [file for file in files if half in file.name.rsplit("/", 1)[-1]]
+        if len(fitting) != 1:
+            raise DataError(f"{source} has {len(fitting)} HDF5 files with {half!r} in their names; it needs one")
+        halves.append(tff_strings(fitting[0], "snippets", LARGEST_TEXT))
+    return halves[0], halves[1]
+
+
+def _sqlite_snippets(files: list[SourceFile], source: Path) -> tuple[Snippets, Snippets]:
+    halves = {"train": Snippets(), "test": Snippets()}
+    file = only_file(source, files, "SQLite files")
+    for split, client, snippet in tff_rows(file, "snippets"):
+        if split not in halves:
+            raise DataError(f"{file.where} has the split {split!r}; Shakespeare's are train and test")
+        halves[split].setdefault(client, []).append(snippet)
+    return halves["train"], halves["test"]
+
+
+def _join_snippets(halves: tuple[Snippets, Snippets], texts: Texts, where: str) -> tuple[Runs, Runs, tuple[str, ...]]:
+    """Join each client's snippets to one text; characters that the vocabulary lacks become blanks."""
+    runs: tuple[Runs, Runs] = Runs(), Runs()
+    size = unknown = 0
+    for half, found in zip(runs, halves, strict=True):
+        for name, snippets in found.items():
+            joined = re.sub(r"\s+", " ", "".join(snippet.decode("latin-1") + " " for snippet in snippets))
+            numbers = _NUMBERS[np.frombuffer(joined.encode("latin-1"), dtype=np.uint8)]
+            size, unknown = size + len(numbers), unknown + int((numbers == UNKNOWN).sum())
+            start = texts.add(np.where(numbers == UNKNOWN, 0, numbers))  # 0 is the blank
+            half[name] = [(start, len(numbers) - WINDOW)] if len(numbers) > WINDOW else []
+    if unknown > MOST_UNKNOWN * size:
+        raise DataError(f"{where}: {unknown:,} of {size:,} characters are none of the paper's 79; this is another text")
+    short = {name for half in runs for name, counts in half.items() if not counts}
+    kept = [{name: counts for name, counts in half.items() if name not in short} for half in runs]
+    notes = [f"replaced: {unknown:,} of {size:,} characters by blanks"] if unknown else []
+    notes += [f"left out: {len(short):,} users with too little text"] if short else []
+    return kept[0], kept[1], tuple(notes)
+
+
+def _pack(texts: Texts, train: Runs, test: Runs) -> dict[str, Array]:
+    arrays: dict[str, Array] = {"text": np.concatenate(texts.pieces), "client_names": np.array(list(train))}
     for half, runs in (("train", train), ("test", test)):
         every = np.array([run for client in runs.values() for run in client], dtype=np.int64)  # (runs, 2)
         sizes = [sum(count for _, count in client) for client in runs.values()]
         arrays[f"{half}_starts"], arrays[f"{half}_counts"] = every[:, 0], every[:, 1]
         arrays[f"{half}_offsets"] = np.cumsum([0, *sizes], dtype=np.int64)
-    return Packed(arrays, {"task": "shakespeare", "source": source, "synthetic": False, "fraction": fraction})
+    return arrays

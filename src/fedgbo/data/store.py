@@ -1,76 +1,108 @@
-"""The packed store: a folder of contiguous, memory-mapped arrays and a small JSON file that describes them.
+"""The packed store: one file of contiguous arrays that are memory-mapped, with a header that describes them.
 
-store.json     format, meta, and each array's type and shape
-<name>.npy     one array each
+packed.bin     MAGIC, the length of the header (8 bytes), the header as JSON, then the arrays, aligned to 64 bytes
+lock           claimed while a process writes
+
+The header has each array's type, shape, place and SHA-256, and one digest of them all, so that opening a store tells
+its content without reading it. A store is written under another name, flushed to disk and renamed: a crash leaves the
+old store or the new one.
 """
 
+import fcntl
+import hashlib
 import json
+import math
 import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 import numpy as np
 
-from fedgbo.core import DataError
+from fedgbo.core import DataError, FolderBusyError, RunFolderError
 
-FORMAT = 1
+MAGIC = b"fedgbo2\n"
+FILE = "packed.bin"
+DRAFT = ".draft-"  # what a process that was killed may leave behind
+ALIGNMENT = 64
+LONGEST_HEADER = 1 << 24
+KINDS = "biufU"  # of arrays: bool, integers, floats, text
 VARIABLE = "FEDGBO_DATA"
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """The result of reading public files: arrays by name, and the meta data for store.json."""
+    """The result of reading public files: arrays by name, meta data, and notes on what was left out or is unusual."""
 
     arrays: Mapping[str, Array]
     meta: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Store:
-    """An opened store; its arrays are read from disk as they are accessed."""
+    """An opened store; its arrays are read from disk as they are accessed.
+
+    `digest` identifies the arrays: their names, types, shapes and bytes. It does not depend on the meta data.
+    """
 
     path: Path
     meta: Mapping[str, Any]
     arrays: Mapping[str, Array]
+    digest: str
+    checksums: Mapping[str, str]  # SHA-256 of each array's bytes
 
     @classmethod
     def open(cls, path: Path) -> "Store":
-        """Open a store; raise DataError, with the file's name, if it is missing, damaged or incomplete."""
+        """Open a store; raise DataError if it is missing, damaged or incomplete."""
+        file = path / FILE
         try:
-            about = json.loads((path / "store.json").read_text(encoding="utf-8"))
-            listed, meta, version = about["arrays"], about["meta"], about["format"]
+            with file.open("rb") as stream:
+                header, start = _read_header(stream, file)
         except FileNotFoundError as error:
-            raise DataError(f"{path} holds no packed data (no store.json)") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path / 'store.json'} is damaged ({error}); pack the data again") from error
-        if version != FORMAT:
-            raise DataError(f"{path} has format {version}, this version reads {FORMAT}; pack the data again")
-        return cls(path, meta, {name: _map(path / f"{name}.npy", kind) for name, kind in listed.items()})
+            if (path / "store.json").is_file():
+                raise DataError(f"{path} was packed by an older version of fedgbo; pack the data again") from error
+            raise DataError(f"{path} holds no packed data (no {FILE})") from error
+        except OSError as error:
+            raise disk_error(f"cannot read {file}", error) from error
+        try:
+            listed = dict(header["arrays"])
+            arrays = {name: _map(file, start, kind) for name, kind in listed.items()}
+            sums = {name: str(kind["sha256"]) for name, kind in listed.items()}
+            digest, meta = str(header["digest"]), dict(header["meta"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"{file} is damaged ({error}); pack the data again") from error
+        if digest != _digest(arrays, sums):
+            raise DataError(f"{file} is damaged (its header does not fit its digest); pack the data again")
+        return cls(path, meta, arrays, digest, sums)
 
     @staticmethod
-    def write(path: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> None:
-        """Write a store completely or not at all; an existing one is replaced at the end."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{uuid4().hex}")
-        draft.mkdir()
+    def write(path: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> str:
+        """Write a store completely or not at all, replace an existing one, and return the new one's digest."""
         try:
-            listed = {}
-            for name, array in arrays.items():
-                np.save(draft / f"{name}.npy", np.ascontiguousarray(array), allow_pickle=False)
-                listed[name] = {"dtype": str(array.dtype), "shape": list(array.shape)}
-            about = {"format": FORMAT, "meta": dict(meta), "arrays": listed}
-            (draft / "store.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-            if path.exists():
-                shutil.rmtree(path)
-            draft.replace(path)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
+            path.mkdir(parents=True, exist_ok=True)
+            with _claimed(path):
+                for draft in path.glob(f"{DRAFT}*"):
+                    draft.unlink()
+                digest = _write(path, {name: np.ascontiguousarray(array) for name, array in arrays.items()}, meta)
+                _remove_format_1(path)
+        except OSError as error:
+            raise disk_error(f"cannot write the packed data in {path}", error) from error
+        return digest
+
+    def verify(self) -> None:
+        """Read all arrays; raise DataError unless each has the checksum in the header."""
+        for name, array in self.arrays.items():
+            if _checksum(array) != self.checksums[name]:
+                raise DataError(f"{self.path / FILE}: the array {name} does not fit its checksum; pack the data again")
+
+    @property
+    def nbytes(self) -> int:
+        return (self.path / FILE).stat().st_size
 
 
 def data_home(given: Path | str | None = None) -> Path:
@@ -84,22 +116,124 @@ def data_home(given: Path | str | None = None) -> Path:
     return Path(given).expanduser()
 
 
-def open_packed(task: str, given: Path | str | None = None) -> Store:
-    """Open the task's store in the data folder; if there is none, the error says how to make it."""
+def open_packed(task: str, given: Path | str | None = None, instead: str = "") -> Store:
+    """Open the task's store in the data folder; if there is none, the error says how to make it.
+
+    `instead` names a task that needs no files.
+    """
     home = data_home(given)
-    if not (home / task / "store.json").is_file():
+    if not any(there(home / task / name) for name in (FILE, "store.json")):
+        stand_in = f", or take the task {instead}" if instead else ""
         raise DataError(
             f"there are no packed {task} data in {home} (another folder: the option data, or ${VARIABLE}); pack the "
-            f"public files with: fedgbo data prepare {task} --from PATH, or take the task {task}-synthetic"
+            f"public files with: fedgbo data prepare {task} --from PATH{stand_in}"
         )
     return Store.open(home / task)
 
 
-def _map(path: Path, kind: Mapping[str, Any]) -> Array:
+def there(path: Path) -> bool:
+    """Return whether something is at the path; a folder above it that may not be read is an error."""
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} is missing or damaged ({error}); pack the data again") from error
-    if str(array.dtype) != kind["dtype"] or list(array.shape) != kind["shape"]:
-        raise DataError(f"{path} is not the array that store.json describes; pack the data again")
-    return array
+        return path.exists()
+    except OSError as error:
+        raise disk_error(f"cannot read {path}", error) from error
+
+
+def disk_error(what: str, error: OSError) -> RunFolderError:
+    """Return the error for a full disk, a missing permission and the like; `what` says what could not be done."""
+    reason = error.strerror or str(error)
+    return RunFolderError(f"{what}: {reason}; check the permissions and the free space, or choose another folder")
+
+
+def _write(path: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> str:
+    for name, array in arrays.items():
+        if array.dtype.kind not in KINDS:
+            raise DataError(f"{path}: the array {name} is of {array.dtype}, which a store cannot hold")
+    sums = {name: _checksum(array) for name, array in arrays.items()}
+    digest, listed, place = _digest(arrays, sums), {}, 0
+    for name, array in arrays.items():
+        kind = {"dtype": array.dtype.str, "shape": list(array.shape)}
+        listed[name] = {**kind, "offset": place, "sha256": sums[name]}
+        place += _aligned(array.nbytes)
+    header = json.dumps({"digest": digest, "meta": dict(meta), "arrays": listed}).encode()
+    draft = path / f"{DRAFT}{uuid4().hex}"
+    try:
+        with draft.open("xb") as file:
+            head = MAGIC + len(header).to_bytes(8, "little") + header
+            file.write(head.ljust(_aligned(len(head)), b" "))
+            for array in arrays.values():
+                file.write(_bytes(array))
+                file.write(bytes(_aligned(array.nbytes) - array.nbytes))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path / FILE)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename, too
+    finally:
+        os.close(folder)
+    return digest
+
+
+@contextmanager
+def _claimed(path: Path) -> Iterator[None]:
+    """Let one process at a time write into the store's folder; the system releases the lock of a killed process."""
+    with (path / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise FolderBusyError(f"another process is packing data into {path}; wait for it or stop it") from error
+        yield
+
+
+def _remove_format_1(path: Path) -> None:
+    """Remove the files of a store of format 1, a folder of .npy files, which the new store replaces."""
+    if (path / "store.json").is_file():
+        for old in (*path.glob("*.npy"), path / "store.json"):
+            old.unlink()
+
+
+def _read_header(stream: BinaryIO, file: Path) -> tuple[dict[str, Any], int]:
+    """Return the header, and the place of the first array's first byte."""
+    start = stream.read(16)
+    length = int.from_bytes(start[8:], "little")
+    if start[:8] != MAGIC or length > LONGEST_HEADER:
+        raise DataError(f"{file} is not a packed store of this version; pack the data again")
+    try:
+        header = json.loads(stream.read(length))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file} is damaged ({error}); pack the data again") from error
+    if not isinstance(header, dict):
+        raise DataError(f"{file} is damaged (its header is no table); pack the data again")
+    return header, _aligned(16 + length)
+
+
+def _map(file: Path, start: int, kind: Mapping[str, Any]) -> Array:
+    dtype, shape, offset = np.dtype(str(kind["dtype"])), tuple(kind["shape"]), kind["offset"]
+    if dtype.kind not in KINDS or not all(type(n) is int and n >= 0 for n in (*shape, offset)):
+        raise ValueError("an array without a proper type, shape or place")
+    if start + offset + math.prod(shape) * dtype.itemsize > file.stat().st_size:
+        raise ValueError("cut short")
+    if math.prod(shape) * dtype.itemsize == 0:  # nothing that could be mapped
+        return np.empty(shape, dtype)
+    return np.memmap(file, dtype=dtype, mode="r", offset=start + offset, shape=shape)
+
+
+def _bytes(array: Array) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _checksum(array: Array) -> str:
+    return hashlib.sha256(_bytes(array)).hexdigest()
+
+
+def _digest(arrays: Mapping[str, Array], sums: Mapping[str, str]) -> str:
+    listed = [[name, arrays[name].dtype.str, list(arrays[name].shape), sums[name]] for name in sorted(arrays)]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

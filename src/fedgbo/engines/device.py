@@ -3,8 +3,6 @@
 import ctypes
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -81,17 +79,3 @@ def keep_freed_memory() -> bool:
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def reproducible(device: torch.device = CPU) -> Iterator[None]:
-    """One thread for each operation, so that bits do not depend on the machine's cores; torch's own seed kept."""
-    threads, fixed = torch.get_num_threads(), torch.backends.cudnn.deterministic
-    torch.set_num_threads(1)
-    torch.backends.cudnn.deterministic = True
-    try:
-        with torch.random.fork_rng(devices=[device.index] if device.type == "cuda" else []):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.backends.cudnn.deterministic = fixed

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineStep, DivergenceError, FederatedAlgorithm, Upload
-from fedgbo.engines.device import generator_of
+from fedgbo.core import AffineStep, DivergenceError, FederatedAlgorithm, State, Upload
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
+from fedgbo.engines.evaluate import OwnBuffers, Scores
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import PlainEngine, SimulatedClient, upload_of
+from fedgbo.tasks.task import Batch
 
 
 class PairwiseCosine:
@@ -179,12 +180,11 @@ class MeasuringEngine:
     ) -> None:
         self.plain, self.other = plain, other
         self.task, self.seed, self.model = plain.task, plain.seed, plain.model
-        self.initial_params, self.sample = plain.initial_params, plain.sample
+        self.origin, self.sample = plain.origin, plain.sample
         self.choice = f"{(other or plain).choice}; drift is measured, which takes one client at a time"
         self._twin: FlatModel | None = None  # for gradients at x_t
         if gradients:
-            self._twin = FlatModel(plain.build_model(), plain.task.loss, fast=plain.descent is not None)
-            self._twin.specialise(plain.sample[0], algorithm.terms)
+            self._twin = plain.new_model(algorithm.terms)
 
     def train(self, work: Round) -> Gathered:
         drift = CohortDrift(work.down.params)
@@ -196,8 +196,8 @@ class MeasuringEngine:
             gathered = self.other.train(work)
         return replace(gathered, drift=measured)
 
-    def evaluate(self, params: Tensor) -> dict[str, float]:
-        return (self.other or self.plain).evaluate(params)
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        return (self.other or self.plain).evaluate(server, own_buffers)
 
     def _uploads(self, work: Round, drift: CohortDrift) -> Iterator[Upload]:
         for client, steps in zip(work.cohort, work.steps, strict=True):
@@ -223,17 +223,15 @@ class _WatchedClient(SimulatedClient):
         super().__init__(engine, engine.model, work, *who)
         self._twin, self._seen = twin, seen
 
-    def backward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        generator = generator_of(self._engine.device)
-        dropout = generator.get_state()
-        reference = self._twin.gradient(self.start, batch, self.terms)[0]
-        generator.set_state(dropout)
+    def backward(self, batch: Batch) -> Tensor:
+        with self._engine.generators.kept():
+            reference = self._twin.gradient(self.start, batch, self.terms)[0]
         loss = super().backward(batch)
         grad = self.pulled(self.model.params, self.model.flat_gradient())
         self._seen.add(self.model.params, grad, self.pulled(self.start, reference))
         return loss
 
-    def step(self, batch: tuple[Tensor, Tensor], step: AffineStep) -> Tensor:
+    def step(self, batch: Batch, step: AffineStep) -> Tensor:
         loss = self.backward(batch)
         self.model.take(step)
         return loss

@@ -6,13 +6,20 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from fedgbo.core import AffineOptimiser, AffineStep, ConfigError, FederatedAlgorithm, Mean, State, Stats, Upload
 from fedgbo.costs.operations import Meter
+from fedgbo.data.tree import digest_of
+from fedgbo.engines.buffers import load_buffers
+from fedgbo.engines.evaluate import Chunk, OwnBuffers, Piece, Scorer, Scores
 from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.module import Blueprint
 from fedgbo.pipeline import Pipeline
-from fedgbo.tasks.task import Task
+from fedgbo.tasks.task import Batch, Task
+
+LOCAL_BUFFERS = "model.buffers"  # among the vectors that a client keeps
 
 
 class ClientStates(Protocol):
@@ -36,7 +43,7 @@ class Round:
     steps: Sequence[int]  # K of each client of the cohort
     pipeline: Pipeline
     meter: Meter
-    states: ClientStates | None = None  # None: the algorithm declares none
+    states: ClientStates | None = None  # None: clients keep nothing
     _steps: list[tuple[AffineOptimiser, AffineStep]] = field(default_factory=list, repr=False)
 
     def with_download(self, down: State) -> "Round":
@@ -93,14 +100,48 @@ class Gathered:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The model that a run starts from."""
+
+    blueprint: Blueprint
+    params: Tensor  # (P,), its trainable parameters
+    fingerprint: Mapping[str, float]  # loss and gradient norm of one batch: tells tasks apart
+    moving: Sequence[str] = ()  # names of the buffers that training changes
+    buffers: Tensor | None = None  # (B,), these buffers where they are averaged
+    local_buffers: Tensor | None = None  # (B,), these buffers where each client keeps its own
+
+    def client_state(self, algorithm: FederatedAlgorithm, params: Tensor) -> dict[str, Tensor]:
+        """Return all vectors that every client keeps, as they are before its first round."""
+        declared = algorithm.client_state(params)
+        if not isinstance(declared, Mapping):
+            raise ConfigError(f"{type(algorithm).__name__}.client_state must return a dict of vectors by name")
+        return {**declared} if self.local_buffers is None else {**declared, LOCAL_BUFFERS: self.local_buffers}
+
+    def constants(self) -> str:
+        """Return a digest of what training leaves as it is: frozen parameters and constant buffers."""
+        module = self.blueprint.module
+        changed = {name for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+        changed |= set(self.moving)
+        return digest_of({name: x for name, x in module.state_dict().items() if name not in changed})
+
+    def finished(self, params: Tensor, buffers: Tensor | None) -> nn.Module:
+        """Return a copy of the module with these parameters and buffers, for evaluation."""
+        module = self.blueprint.copy()
+        FlatModel(module, functional.cross_entropy, fast=False).load(params)
+        if buffers is not None:
+            load_buffers(module, self.moving, buffers)
+        return module.eval()
+
+
 class Engine(Protocol):
     """Trains cohorts and evaluates models: the same results from every engine, up to rounding."""
 
     task: Task
     seed: int
     model: FlatModel
-    initial_params: Tensor
-    sample: tuple[Tensor, Tensor]  # a small batch
+    origin: Origin
+    sample: Batch  # a small one
 
     @property
     def choice(self) -> str:
@@ -109,24 +150,26 @@ class Engine(Protocol):
     def train(self, work: Round) -> Gathered:
         """Run `client_update` once for every client of the cohort, and combine the uploads."""
 
-    def evaluate(self, params: Tensor) -> dict[str, float]:
-        """Return the test loss and, where the task has a metric, the accuracy."""
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        """Return the loss and the metrics on all samples that are there to score with.
+
+        `own_buffers` has the buffers that each client keeps, where clients keep them.
+        """
 
 
 class LocalEngine(Engine, Protocol):
     """An engine whose clients are in this process, and which can do a part of the work under torchrun."""
 
+    scorer: Scorer
+
     def uploads(self, work: Round, order: Sequence[tuple[int, int]]) -> Iterator[Upload]:
         """Yield the uploads of clients, given with their numbers of local steps, in this order."""
 
-    def chunks(self) -> Sequence[int]:
-        """Return where the chunks of test samples begin."""
+    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
+        """Return the chunks of samples that a model is scored on."""
 
-    def parts(self, params: Tensor, starts: Sequence[int]) -> Iterator[tuple[float, float]]:
-        """Yield what chunks of test samples add to the mean loss and to the mean metric."""
-
-    def scores(self, parts: Iterable[Sequence[float]]) -> dict[str, float]:
-        """Add up the parts of all chunks in their order."""
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
+        """Yield what chunks of samples add to the scores."""
 
 
 @dataclass
@@ -170,7 +213,7 @@ class Tally:
             raise ConfigError(f"{where} returned {', '.join(combined.tensors())} of uploads of {', '.join(self.names)}")
         count = len(self.clients) if downloads is None else downloads
         return Gathered(
-            mean=Mean(combined.params, combined.stats, len(self.clients), population),
+            mean=Mean(combined.params, combined.stats, len(self.clients), population, combined.buffers),
             steps=float(np.average(self.steps, weights=self.weights)),
             loss=float(np.mean(self.losses)),
             clients=self.clients,

@@ -1,74 +1,96 @@
-"""A torch module as a function of one flat vector: the only place with autograd. Also checks that it fits the data."""
+"""A torch module as a function of one flat vector: the only place with autograd."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from fedgbo.core import AffineStep, ConfigError, DataError, Term
+from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
+from fedgbo.data.tree import call
+from fedgbo.engines.buffers import Buffers
 from fedgbo.engines.layers import accelerate
-from fedgbo.engines.layers.stack import StackRunner, runner_for
+from fedgbo.engines.layers.network import Network, network_for
+from fedgbo.engines.module import last_linear
 from fedgbo.native import step_in_place
-from fedgbo.tasks.task import Task
+from fedgbo.tasks.task import Batch, mean_of
+
+FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError)  # of a user's model or loss
 
 
 class FlatModel:
-    """The module's parameters are views into one vector, in the order of `parameters()`.
+    """The module's trainable parameters as one vector, in the order of `parameters()`.
 
-    With `fast`, layers that are known are replaced by faster ones, and a stack of such layers by one call of C code.
+    Parameters of the vector's type are views into it. Others, such as bfloat16, are rounded copies of it: the vector is
+    float32, or float64 if a parameter is, so that small steps are not lost. Frozen parameters are not part of it. With
+    `fast`, layers that are known are replaced by faster ones, and a stack of such layers by one call of C code.
     """
 
-    def __init__(self, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], *, fast: bool = True) -> None:
+    def __init__(self, module: nn.Module, loss: Callable[[Any, Any], Any], *, fast: bool = True) -> None:
         self.original = module  # with the same parameters
         self.module = accelerate(module) if fast else module
         self._fast = fast
         self.loss = loss
-        parameters = list(module.parameters())
-        _check_parameters(module, parameters)
-        self.params = torch.cat([p.detach().reshape(-1) for p in parameters])
-        self._parameters = parameters
-        self._runner: StackRunner | None = None
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        kind = _check_parameters(module, self._parameters)
+        self.params = torch.cat([p.detach().reshape(-1).to(kind) for p in self._parameters])
+        self.input_type = next(p.dtype for p in module.parameters() if p.is_floating_point())
+        self._views = all(p.dtype == kind for p in self._parameters)
+        self.network: Network | None = None  # in C code
         self._point()
         self._grad: Tensor | None = None  # as one vector, where the C code computed it
         self._hidden: Tensor | None = None
+        self.buffers = Buffers(self.module)
 
-    def gradient(
-        self, params: Tensor, batch: tuple[Tensor, Tensor], terms: Sequence[Term] = ()
-    ) -> tuple[Tensor, Tensor]:
-        """Return the gradient at `params` of the loss, plus the terms on the hidden layer, and that loss."""
+    def load(self, params: Tensor) -> None:
+        """Give the module these parameters."""
         self.params.copy_(params)
+        self._round()
+
+    def gradient(self, params: Tensor, batch: Batch, terms: Sequence[Term] = ()) -> tuple[Tensor, Tensor]:
+        """Return the gradient at `params` of the loss, plus the terms on the hidden layer, and that loss."""
+        self.load(params)
         loss = self.backward(batch, terms)
         return self.flat_gradient(), loss
 
-    def backward(self, batch: tuple[Tensor, Tensor], terms: Sequence[Term] = ()) -> Tensor:
+    def backward(self, batch: Batch, terms: Sequence[Term] = ()) -> Tensor:
         """Compute the gradients of the loss, plus the terms on the hidden layer; return that loss."""
         self._grad = None
         for p in self._parameters:
             p.grad = None
-        if self._runner is not None and self._runner.takes(*batch):
+        if self.network is not None and self.network.takes(*batch):
             self._grad = torch.empty_like(self.params)
-            return self._runner.gradient(self.params, *batch, self._grad)
-        loss = self.loss(self.module(batch[0]), batch[1])
-        for term in terms:
-            if term.needs_hidden and self._hidden is not None:
-                loss = loss + term.loss(self._hidden)
-        loss.backward()  # type: ignore[no-untyped-call]
+            return self.network.gradient(self.params, *batch, self._grad)
+        try:
+            loss = self.loss_of(call(self.module, batch[0]), batch[1])
+            for term in terms:
+                if term.needs_hidden and self._hidden is not None:
+                    loss = loss + term.loss(self._hidden)
+            loss.backward()  # type: ignore[no-untyped-call]
+        except FedGBOError:
+            raise
+        except FAILURES as error:
+            raise DataError(f"the model or its loss fails on a minibatch: {error}") from error
         self._hidden = None
         return loss.detach()
 
-    def step(self, batch: tuple[Tensor, Tensor], terms: Sequence[Term], step: AffineStep) -> Tensor:
+    def loss_of(self, outputs: Any, targets: Any) -> Tensor:
+        """Return the task's loss, mean over the batch."""
+        return mean_of(self.loss, outputs, targets)
+
+    def step(self, batch: Batch, terms: Sequence[Term], step: AffineStep) -> Tensor:
         """Take a step in place with the gradient of the batch; return the loss before it."""
-        if self._runner is not None and self._runner.takes(*batch):
-            return self._runner.step(self.params, *batch, step)
+        if self.network is not None and self.network.takes(*batch):
+            return self.network.step(self.params, *batch, step)
         loss = self.backward(batch, terms)
         self.take(step)
         return loss
 
     def take(self, step: AffineStep) -> None:
         """Take a step in place with the gradients that are there."""
-        for begin, p, grad in self.gradients():
-            step_in_place(step, p, grad, begin)
+        for begin, part, grad in self._gradients():
+            step_in_place(step, part, grad, begin)
+        self._round()
 
     def release(self) -> Tensor:
         """Return the parameters without a copy; the model uses other memory from now on."""
@@ -77,151 +99,80 @@ class FlatModel:
         self._point()
         return given
 
-    def gradients(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield parameters, each with its place in the flat vector before it, and its gradient, or zeros, after it."""
-        if self._grad is not None:
-            yield 0, self.params, self._grad
-            return
-        begin = 0
-        for p in self._parameters:
-            yield begin, p.detach(), torch.zeros_like(p) if p.grad is None else p.grad.contiguous()
-            begin += p.numel()
-
     def flat_gradient(self) -> Tensor:
         """Return the gradients as one vector."""
         if self._grad is not None:
             return self._grad.clone()
-        return torch.cat([grad.reshape(-1) for _, _, grad in self.gradients()])
+        return torch.cat([grad for _, _, grad in self._gradients()])
 
-    def _point(self) -> None:
-        """Make the module's parameters views into `params`."""
-        begin = 0
-        for p in self._parameters:
-            p.data = self.params[begin : begin + p.numel()].view(p.shape)
-            begin += p.numel()
-
-    def outputs(self, params: Tensor, inputs: Tensor) -> Tensor:
+    def outputs(self, params: Tensor, inputs: Any) -> Any:
         """Return the module's outputs at `params`, as in evaluation."""
-        self.params.copy_(params)
+        self.load(params)
         self.module.eval()
-        with torch.no_grad():
-            outputs: Tensor = self.module(inputs)
-        self.module.train()
-        return outputs
+        try:
+            with torch.no_grad():
+                return call(self.module, inputs)
+        finally:
+            self.module.train()
 
-    def specialise(self, inputs: Tensor, terms: Sequence[Term]) -> None:
+    def specialise(self, inputs: Any, terms: Sequence[Term]) -> None:
         """Prepare for these objective terms and for inputs like these.
 
         A term on the hidden layer needs the input of the last layer. Without one, a network that is a stack of known
         layers is computed by one call of C code.
         """
         if any(term.needs_hidden for term in terms):
-            _last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
-        elif self._fast and self.loss is functional.cross_entropy:
-            self._runner = runner_for(self.original, inputs)
+            last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
+        elif self._fast and self._views and isinstance(inputs, Tensor):
+            self.network = network_for(self.original, inputs, self.loss)
 
     @property
     def kind(self) -> str:
         """Say how gradients are computed."""
-        if self._runner is not None:
+        if self.network is not None:
             return "the whole network in one call of C code"
         if self.module is not self.original:
             return "torch's autograd with faster layers in the place of known ones"
         return "torch's autograd with torch's own layers"
 
+    def _gradients(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield parts of the vector, each with its place before it, and its gradient, or zeros, after it."""
+        if self._grad is not None:
+            yield 0, self.params, self._grad
+            return
+        for begin, p in self._places():
+            part = self.params[begin : begin + p.numel()]
+            yield begin, part, torch.zeros_like(part) if p.grad is None else p.grad.reshape(-1).to(part.dtype)
+
+    def _places(self) -> Iterator[tuple[int, nn.Parameter]]:
+        begin = 0
+        for p in self._parameters:
+            yield begin, p
+            begin += p.numel()
+
+    def _point(self) -> None:
+        """Make the module's parameters views into the vector where they are of its type."""
+        for begin, p in self._places():
+            if p.dtype == self.params.dtype:
+                p.data = self.params[begin : begin + p.numel()].view(p.shape)
+
+    def _round(self) -> None:
+        """Copy the vector into parameters of other types."""
+        if self._views:
+            return
+        for begin, p in self._places():
+            if p.dtype != self.params.dtype:
+                p.data.copy_(self.params[begin : begin + p.numel()].view(p.shape))
+
     def _keep_hidden(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._hidden = args[0]
 
 
-def _check_parameters(module: nn.Module, parameters: list[nn.Parameter]) -> None:
-    if not any(p.requires_grad for p in parameters):
+def _check_parameters(module: nn.Module, parameters: list[nn.Parameter]) -> torch.dtype:
+    """Return the type of the flat vector; raise if there is nothing to train, or something that cannot be."""
+    if not parameters:
         raise ConfigError(f"the model ({type(module).__name__}) has no parameters to train")
     kinds = {p.dtype for p in parameters}
-    if len(kinds) > 1 or not parameters[0].is_floating_point():
-        names = ", ".join(sorted(str(kind) for kind in kinds))
-        raise ConfigError(f"the model's parameters must all be of one floating type, not {names}")
-    for name, layer in module.named_modules():
-        if getattr(layer, "track_running_stats", False):
-            raise ConfigError(
-                f"layer '{name}' ({type(layer).__name__}) keeps running statistics, which are not parameters and would "
-                "not be averaged over clients; use nn.GroupNorm, or pass track_running_stats=False"
-            )
-
-
-def _last_linear(module: nn.Module, inputs: Tensor) -> nn.Linear:
-    """Find the Linear that makes the output, by running the module once."""
-    ran: list[nn.Module] = []
-    leaves = [layer for layer in module.modules() if next(layer.children(), None) is None]
-    hooks = [
-        leaf.register_forward_hook(lambda layer, *_: ran.append(layer))
-        for leaf in leaves
-        if next(leaf.parameters(), None) is not None
-    ]
-    try:
-        with torch.no_grad():
-            module(inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not ran or not isinstance(ran[-1], nn.Linear):
-        last = type(ran[-1]).__name__ if ran else "no layer with parameters"
-        raise ConfigError(
-            "FedMAX's entropy term takes the activations that go into the model's last layer, which must be nn.Linear; "
-            f"here it is {last}. End the model with an nn.Linear, or use another algorithm"
-        )
-    if len(ran) < 2:
-        raise ConfigError(
-            "FedMAX's entropy term needs a hidden layer, and this model has only its output layer; "
-            "add a hidden layer, or use another algorithm"
-        )
-    return ran[-1]
-
-
-def check_fit(model: FlatModel, task: Task, inputs: Tensor, targets: Tensor) -> None:
-    """Raise unless the model takes these inputs, and its outputs fit the targets and the loss."""
-    kind = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
-    try:
-        outputs = model.outputs(model.params.clone(), inputs)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise DataError(f"the model fails on a batch of inputs ({kind}): {error}") from error
-    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(inputs):
-        shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise DataError(
-            f"the model must return one row for each sample: {len(inputs)} samples went in, {shape} came out"
-        )
-    if task.loss is functional.cross_entropy and targets.ndim == 1:
-        _check_classes(outputs, task)
-    elif outputs.numel() == targets.numel() and outputs.shape != targets.shape:
-        raise DataError(
-            f"outputs of shape {tuple(outputs.shape)} would be broadcast against targets of shape "
-            f"{tuple(targets.shape)}; make them the same shape"
-        )
-    try:
-        loss = model.loss(outputs, targets)
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        raise DataError(
-            f"the loss fails on outputs of shape {tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}: "
-            f"{error}"
-        ) from error
-    if not isinstance(loss, Tensor) or loss.ndim != 0:
-        raise DataError("the loss must return one number, the mean over the batch")
-
-
-def _check_classes(outputs: Tensor, task: Task) -> None:
-    if outputs.ndim != 2:
-        raise DataError(
-            f"the model must return (samples, classes) scores for cross-entropy, not shape {tuple(outputs.shape)}"
-        )
-    classes = outputs.shape[1]
-    for where, samples in (("training", task.data.train), ("test", task.data.test)):
-        labels = samples.label_range()
-        if labels is None:
-            raise DataError(
-                f"the {where} targets are not whole numbers, which cross-entropy over classes needs; "
-                "for regression give the task loss=torch.nn.functional.mse_loss"
-            )
-        if labels[0] < 0 or labels[1] >= classes:
-            raise DataError(
-                f"the {where} labels go from {labels[0]} to {labels[1]}, but the model has {classes} outputs; "
-                f"labels must be 0 ... {classes - 1}"
-            )
+    if odd := sorted(str(kind) for kind in kinds if not kind.is_floating_point):
+        raise ConfigError(f"the model's trainable parameters must be of floating types, not {', '.join(odd)}")
+    return torch.float64 if torch.float64 in kinds else torch.float32

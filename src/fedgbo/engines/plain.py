@@ -1,6 +1,8 @@
 """The plain engine: one client after the other, in ascending order. All other engines are checked against it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,15 +14,28 @@ from fedgbo.core import Client, FederatedAlgorithm, State, Upload
 from fedgbo.core.errors import ConfigError, DataError, DivergenceError
 from fedgbo.core.objective import MaxEntropy, Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
-from fedgbo.core.random import Rows, stream, torch_seed
+from fedgbo.core.random import Rows, stream
 from fedgbo.data.samples import Samples
+from fedgbo.data.tree import map_tensors
 from fedgbo.engines.batches import Batches
-from fedgbo.engines.device import generator_of
-from fedgbo.engines.engine import Gathered, Round, gather
-from fedgbo.engines.flat import FlatModel, check_fit
-from fedgbo.tasks.task import Task
+from fedgbo.engines.engine import LOCAL_BUFFERS, Gathered, Origin, Round, gather
+from fedgbo.engines.evaluate import (
+    CHUNK,
+    Chunk,
+    OwnBuffers,
+    Piece,
+    Scorer,
+    Scores,
+    check_local,
+    chunks_of,
+)
+from fedgbo.engines.fit import check_fit
+from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.generators import Generators, GeneratorState
+from fedgbo.engines.module import Blueprint
+from fedgbo.tasks.task import Batch, Task
 
-CHUNK = 64  # samples that go through the model at once where all are wanted: more is slower, and takes more memory
+TRIED = 8  # samples of the gradient that is taken before the first round
 
 
 class Descent(Protocol):
@@ -46,7 +61,7 @@ class InPlace:
         return all(isinstance(term, MaxEntropy) for term in terms)  # which has no gradient of its own
 
     def descend(self, client: "SimulatedClient", params: Tensor, step: AffineStep) -> Tensor:
-        client.model.params.copy_(params)
+        client.model.load(params)
         for _ in range(client.steps):
             client.losses.append(client.step(client.next_batch(), step))
         return client.model.release()
@@ -76,13 +91,17 @@ class PlainEngine:
         if descent is not None and not descent.takes(algorithm.terms):
             names = ", ".join(type(term).__name__ for term in algorithm.terms)
             self.descent, self.why = None, f"the objective has the terms {names}"
-        self.device = torch.device(device)
+        self.device, self.generators = torch.device(device), Generators(torch.device(device))
+        first = task.data.train.batch(np.arange(min(2, len(task.data.train))))
+        with self.generators.kept():
+            self._blueprint = Blueprint.of(task.make_model, seed, map_tensors(_default_type, first[0]))
         self.model = FlatModel(self.build_model(), task.loss, fast=descent is not None)
-        self.initial_params = self.model.params.clone()
-        self.sample = self.batch(task.data.train, np.arange(min(2, len(task.data.train))))
+        self.sample = self.on_device(first)
         check_fit(self.model, task, *self.sample)
         self.model.specialise(self.sample[0], algorithm.terms)
-        self.draws = self._draws_random_numbers()
+        self.draws, self.origin = self._try_out(self.model.params.clone())
+        self.scoring_draws, self.scorer = self._try_scoring()
+        self.watched = self.draws  # whether a client_update was watched for draws from process-wide generators
 
     @property
     def choice(self) -> str:
@@ -90,67 +109,138 @@ class PlainEngine:
         how = textbook if self.descent is None else self.descent.explain(self.model)
         return f"one client at a time, {how} ({self.why})"
 
-    def _draws_random_numbers(self) -> bool:
-        """Return whether training the model draws from torch's generator, as dropout does."""
-        generator = generator_of(self.device)
-        before = generator.get_state()
-        self.model.gradient(self.model.params.clone(), self.sample)
-        return not torch.equal(generator.get_state(), before)
+    def _try_out(self, params: Tensor) -> tuple[bool, Origin]:
+        """Take a gradient; return whether that draws random numbers, as dropout does, and where the run starts."""
+        data, found = self.task.data.train, list[Tensor]()
+        rows = np.arange(min(self.task.batch_size or TRIED, TRIED, len(data)))
+        with self.generators.kept():
+            self.generators.seed(self.seed, "try out")
+            before = self.generators.state()
+            batch = self.batch(data, rows, stream(self.seed, "try out"))
+            self.model.buffers.find(lambda: found.extend(self.model.gradient(params, batch)))
+            draws = self.generators.drawn_from(before) is not None
+        norm = torch.linalg.vector_norm(found[0], dtype=torch.float64)
+        fingerprint, buffers = {"loss": float(found[1]), "gradient": float(norm)}, self.model.buffers
+        moved = {"buffers" if self.task.buffers == "average" else "local_buffers": buffers.values(params.dtype)}
+        return draws, Origin(self._blueprint, params, fingerprint, buffers.moving, **moved)
+
+    def new_model(self, terms: Sequence[Term]) -> FlatModel:
+        """Return another model like the engine's own, for another worker."""
+        model = FlatModel(self.build_model(), self.task.loss, fast=self.descent is not None)
+        model.specialise(self.sample[0], terms)
+        model.buffers.adopt(self.model.buffers)
+        return model
 
     def build_model(self) -> nn.Module:
-        """Build the task's model with the run's initial values, which are those of the CPU on every device."""
-        torch.manual_seed(torch_seed(self.seed, "model"))
-        return self.task.model().to(self.device)
+        """Return a copy of the task's model with the run's initial values, which are the CPU's on every device."""
+        with self.generators.kept():
+            return self._blueprint.copy(share_frozen=True).to(self.device)
 
     def train(self, work: Round) -> Gathered:
         order = list(zip(work.cohort, work.steps, strict=True))
         return gather(self.uploads(work, order), work, self.task.data.clients)
 
     def uploads(self, work: Round, order: Sequence[tuple[int, int]]) -> Iterator[Upload]:
-        return (self.train_client(self.model, work, client, steps) for client, steps in order)
+        with self.unshared_draws():
+            for client, steps in order:
+                yield self.train_client(self.model, work, client, steps)
 
     def train_client(
         self, model: FlatModel, work: Round, client: int, steps: int, pause: Pause | None = None
     ) -> Upload:
         """Run one client's update on `model`; return what it sends."""
+        if not self.watched:
+            return self._watched_client(model, work, client, steps)
         return upload_of(SimulatedClient(self, model, work, client, steps, pause), work, self.seed)
 
-    def evaluate(self, params: Tensor) -> dict[str, float]:
-        return self.scores(self.parts(params, self.chunks()))
+    def _watched_client(self, model: FlatModel, work: Round, client: int, steps: int) -> Upload:
+        """Train the first client, and watch it for draws from process-wide generators.
 
-    def chunks(self) -> Sequence[int]:
-        return range(0, len(self.task.data.test), CHUNK)
+        If there are any, it is trained again with generators of its own, and from then on every client has them.
+        """
+        before = self.generators.state()
+        upload = upload_of(SimulatedClient(self, model, work, client, steps), work, self.seed)
+        self.watched, self.draws = True, self.generators.drawn_from(before) is not None
+        return self.train_client(model, work, client, steps) if self.draws else upload
 
-    def score(self, model: FlatModel, params: Tensor, start: int) -> tuple[float, float]:
-        """Return what the chunk of test samples from `start` on adds to the mean loss and to the mean metric."""
-        test, metric = self.task.data.test, self.task.metric
-        inputs, targets = self.batch(test, np.arange(start, min(start + CHUNK, len(test))))
-        outputs, share = model.outputs(params, inputs), len(targets) / len(test)
-        measured = 0.0 if metric is None else float(metric(outputs, targets))
-        return share * float(self.task.loss(outputs, targets)), share * measured
+    @contextmanager
+    def unshared_draws(self) -> Iterator[None]:
+        """Raise if clients draw from process-wide generators though the first one did not."""
+        before = None if self.draws else self.generators.state()
+        yield
+        if before is not None and not self.draws and (whose := self.generators.drawn_from(before)) is not None:
+            raise ConfigError(
+                f"a client drew random numbers from {whose}'s process-wide generator, but the first client did not, so "
+                "that the result would depend on the order of clients; draw from client.rng in client_update, and from "
+                "the rng that Samples.batch is given"
+            )
 
-    def parts(self, params: Tensor, starts: Sequence[int]) -> Iterator[tuple[float, float]]:
-        return (self.score(self.model, params, start) for start in starts)
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        chunks = self.chunks(own_buffers)
+        return self.scorer.scores(chunks, self.pieces(server, chunks, own_buffers))
 
-    def scores(self, parts: Iterable[Sequence[float]]) -> dict[str, float]:
-        loss = accuracy = 0.0
-        for part in parts:
-            loss, accuracy = loss + part[0], accuracy + part[1]
-        return {"loss": loss} if self.task.metric is None else {"loss": loss, "accuracy": accuracy}
+    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
+        local = self.origin.local_buffers is not None
+        if local:
+            check_local(self.task.data, own_buffers)
+        return chunks_of(self.task.data, local=local)
 
-    def batch(self, samples: Samples, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """Take rows, with numbers of the model's floating type and labels as torch's losses want them."""
-        inputs, targets = samples.batch(rows, rng)
-        kind = self.model.params.dtype
-        inputs = inputs.to(self.device, kind if inputs.is_floating_point() else None)
-        return inputs, targets.to(self.device, kind if targets.is_floating_point() else torch.long)
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
+        return (self.score(self.model, server, chunk, own_buffers) for chunk in chunks)
+
+    def score(self, model: FlatModel, server: State, chunk: Chunk, own_buffers: OwnBuffers | None = None) -> Piece:
+        """Return what a chunk of samples adds to the scores."""
+        if self.scoring_draws:
+            self.generators.seed(self.seed, "evaluation", chunk.number)
+        inputs, targets = self.batch(chunk.samples, chunk.rows)
+        own = own_buffers is not None and chunk.client is not None
+        model.buffers.load(own_buffers(chunk.client) if own else server.buffers)  # type: ignore[misc, arg-type]
+        return self.scorer.piece(len(chunk.rows), model.outputs(server.params, inputs), targets)
+
+    def _try_scoring(self) -> tuple[bool, Scorer]:
+        """Score a few samples; return whether that draws random numbers, and the scorer."""
+        data = self.task.data
+        samples = next((own for name, own in data.all_samples().items() if name != "training"), data.train)
+        with self.generators.kept():
+            before = self.generators.state()
+            inputs, targets = self.batch(samples, np.arange(min(TRIED, len(samples))))
+            outputs = self.model.outputs(self.origin.params, inputs)
+            scorer = Scorer(self.task, (outputs, targets))
+            return self.generators.drawn_from(before) is not None, scorer
+
+    def batch(self, samples: Samples, rows: Rows, rng: np.random.Generator | None = None) -> Batch:
+        """Take rows, as `on_device` returns them."""
+        return self.on_device(samples.batch(rows, rng))
+
+    def on_device(self, batch: Batch) -> Batch:
+        """Move a batch to the device: numbers in the model's floating type, whole numbers in targets as int64."""
+        kind = self.model.input_type
+        inputs, targets = batch
+        if isinstance(inputs, Tensor) and isinstance(targets, Tensor):  # the usual case, without the cost of a tree
+            return self._inputs(inputs, kind), self._targets(targets, kind)
+        return map_tensors(lambda x: self._inputs(x, kind), inputs), map_tensors(
+            lambda x: self._targets(x, kind), targets
+        )
+
+    def _inputs(self, x: Tensor, kind: torch.dtype) -> Tensor:
+        return x.to(self.device, kind if x.is_floating_point() else None)
+
+    def _targets(self, x: Tensor, kind: torch.dtype) -> Tensor:
+        return x.to(self.device, kind if x.is_floating_point() else torch.long)
+
+
+def _default_type(x: Tensor) -> Tensor:
+    return x.to(torch.get_default_dtype()) if x.is_floating_point() else x
 
 
 def upload_of(client: "SimulatedClient", work: Round, seed: int) -> Upload:
     """Run `client_update` on a client, keep its state, and return what it sends after the transforms."""
-    up, operations = work.meter.client_update(work.algorithm, work.down, client)
+    try:
+        up, operations = work.meter.client_update(work.algorithm, work.down, client)
+    except DataError as error:
+        raise DataError(f"client {client.id} in round {work.t + 1}: {error}") from error
     state = State.expect(up, f"{type(work.algorithm).__name__}.client_update", work.down.params)
-    state = state.to(work.down.params.dtype)  # as the model is sent; numpy's numbers are float64
+    state = state.with_buffers(client.moved_buffers()).to(work.down.params.dtype)  # as the model is sent
     client.keep_state(work)
     upload = Upload(
         client=client.id,
@@ -185,13 +275,13 @@ class SimulatedClient(Client):
         self._augment: np.random.Generator | None = None
         self._batches = Batches(self.samples, engine.task.batch_size, engine.seed, work.t, client)
         self._rows: Rows | None = None  # of the last minibatch
-        self._last: tuple[tuple[Tensor, Tensor], Tensor | None] | None = None  # it, and the state of torch's generator
-        self._declared = work.algorithm.client_state(work.down.params)
-        if not isinstance(self._declared, Mapping):
-            raise ConfigError(f"{type(work.algorithm).__name__}.client_state must return a dict of vectors by name")
+        self._last: tuple[Batch, GeneratorState | None] | None = None  # it, and the generators' state after it
+        self._declared = engine.origin.client_state(work.algorithm, work.down.params)
         self.state = work.states.load(client, self._declared) if work.states is not None else {}
+        local = self.state.pop(LOCAL_BUFFERS, None)
+        model.buffers.load(work.down.buffers if local is None else local)
         if engine.draws:
-            generator_of(engine.device).manual_seed(torch_seed(engine.seed, "dropout", work.t, client))
+            engine.generators.seed(engine.seed, "dropout", work.t, client)
 
     @property
     def rng(self) -> np.random.Generator:
@@ -207,7 +297,7 @@ class SimulatedClient(Client):
 
     def _gradient(self, params: Tensor, again: bool) -> Tensor:
         batch = self._same_batch() if again else self.next_batch()
-        self.model.params.copy_(params)
+        self.model.load(params)
         loss = self.backward(batch)
         if not again:
             self.losses.append(loss)
@@ -216,7 +306,7 @@ class SimulatedClient(Client):
     def _full_gradient(self, params: Tensor, again: bool) -> Tensor:
         total = torch.zeros_like(params)
         for rows in self._all_rows():
-            self.model.params.copy_(params)
+            self.model.load(params)
             self.model.backward(self._batch(rows), self.terms)
             total += self.pulled(params, self.model.flat_gradient()) * (len(rows) / self.samples)
         return total
@@ -226,7 +316,7 @@ class SimulatedClient(Client):
         for rows in self._all_rows():
             inputs, targets = self._engine.batch(self._engine.task.data.train, rows)
             outputs = self.model.outputs(params, inputs)
-            total += float(self.model.loss(outputs, targets)) * (len(rows) / self.samples)
+            total += float(self.model.loss_of(outputs, targets)) * (len(rows) / self.samples)
         return total
 
     def descend(self, params: Tensor, optimiser: Optimiser, stats: Stats) -> Tensor:
@@ -236,11 +326,11 @@ class SimulatedClient(Client):
         stats = optimiser.anchor(stats, params)
         return descent.descend(self, params, self._work.fixed_step(optimiser, stats, self.model.params))
 
-    def backward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+    def backward(self, batch: Batch) -> Tensor:
         """Compute the gradients of a minibatch at the model's parameters; return the mean loss."""
         return self.model.backward(batch, self.terms)
 
-    def step(self, batch: tuple[Tensor, Tensor], step: AffineStep) -> Tensor:
+    def step(self, batch: Batch, step: AffineStep) -> Tensor:
         """Take a local step in place with the gradient of a minibatch; return the mean loss before it."""
         return self.model.step(batch, self.terms, step)
 
@@ -252,11 +342,20 @@ class SimulatedClient(Client):
         self._rows, self._last = rows[-(len(rows) // count) :], None  # of the last minibatch
         return rows
 
-    def next_batch(self) -> tuple[Tensor, Tensor]:
+    def before_pause(self, count: int) -> int:
+        """Return how many of the next `count` minibatches can be taken at once."""
+        until = 0 if self._pause is None else self._pause.minibatches - len(self.losses)
+        return min(count, until) if until > 0 else count
+
+    def next_batch(self) -> Batch:
         """Return the next minibatch."""
-        batch = self._batch(self.next_rows())
-        self._last = batch, self._drawn()
-        return batch
+        return self.next_batches(1)[0]
+
+    def next_batches(self, count: int) -> list[Batch]:
+        """Return the next `count` minibatches."""
+        batches = [self._batch(rows) for rows in np.split(self.next_rows(count), count)]
+        self._last = batches[-1], self._drawn()
+        return batches
 
     def pulled(self, params: Tensor, grad: Tensor) -> Tensor:
         """Return the gradient of the loss at `params` with those of the terms on the parameters."""
@@ -269,16 +368,27 @@ class SimulatedClient(Client):
         """Return the mean loss over the minibatches so far; raise if it is not finite."""
         if not self.losses:
             return 0.0
-        loss = sum(float(loss) for loss in self.losses) / len(self.losses)
-        if not np.isfinite(loss):
+        loss = sum(map(float, self.losses)) / len(self.losses)
+        if not math.isfinite(loss):
             raise DivergenceError(f"the training loss of client {self.id} is {loss} in round {self.round + 1}")
         return loss
+
+    def moved_buffers(self) -> Tensor | None:
+        """Return the difference that training made to the buffers, if they are averaged."""
+        self.model.buffers.check_constant()
+        before, after = self._work.down.buffers, self._buffers()
+        return None if before is None or after is None else before - after
+
+    def _buffers(self) -> Tensor | None:
+        return self.model.buffers.values(self.start.dtype)
 
     def keep_state(self, work: Round) -> None:
         """Save the vectors in `state`, in their declared types; raise unless they are those that are declared."""
         declared = self._declared
         if not isinstance(self.state, Mapping):
             raise ConfigError("client_update replaced client.state; replace vectors in it, by name")
+        if (buffers := self._buffers()) is not None and LOCAL_BUFFERS in declared:
+            self.state = {**self.state, LOCAL_BUFFERS: buffers}
         for name, vector in self.state.items():
             if name not in declared or not isinstance(vector, Tensor) or vector.shape != declared[name].shape:
                 raise ConfigError(
@@ -291,7 +401,7 @@ class SimulatedClient(Client):
             kept = {name: vector.to(declared[name].dtype) for name, vector in self.state.items()}
             work.states.save(self.id, work.t, kept)
 
-    def _same_batch(self) -> tuple[Tensor, Tensor]:
+    def _same_batch(self) -> Batch:
         """Return the last minibatch again, for the same random numbers in the model."""
         if self._rows is None:
             raise ConfigError("gradient(params, again=True) needs a minibatch: call gradient(params) first")
@@ -300,19 +410,19 @@ class SimulatedClient(Client):
             return self._last[0]
         batch, drawn = self._last
         if drawn is not None:
-            generator_of(self._engine.device).set_state(drawn)
-        self.gradients += len(batch[0])
+            self._engine.generators.restore(drawn)
+        self.gradients += len(self._rows)
         return batch
 
-    def _drawn(self) -> Tensor | None:
-        """Return the state of torch's generator, where the model draws from it."""
-        return generator_of(self._engine.device).get_state() if self._engine.draws else None
+    def _drawn(self) -> GeneratorState | None:
+        """Return the state of the process-wide generators, where training draws from them."""
+        return self._engine.generators.state() if self._engine.draws else None
 
     def _all_rows(self) -> Iterator[Rows]:
         for start in range(0, self.samples, CHUNK):
             yield np.arange(self.first + start, self.first + min(start + CHUNK, self.samples))
 
-    def _batch(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def _batch(self, rows: Rows) -> Batch:
         self.gradients += len(rows)
         if self._augment is None:
             self._augment = stream(self._engine.seed, "augment", self.round, self.id)

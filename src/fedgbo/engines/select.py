@@ -8,6 +8,7 @@ from fedgbo.core import ConfigError, FederatedAlgorithm, unknown
 from fedgbo.costs.flops import forward_macs
 from fedgbo.engines.drift import MeasuringEngine
 from fedgbo.engines.engine import Engine, LocalEngine
+from fedgbo.engines.one_call import OneCall
 from fedgbo.engines.plain import InPlace, PlainEngine
 from fedgbo.engines.sparse import SparseDescent, sparse_descent
 from fedgbo.engines.threads import ThreadedEngine
@@ -19,6 +20,7 @@ ENGINES = {
     "plain": "the textbook loop: torch's own layers, one client after the other",
 }
 WORTH_THREADS = 1_000_000  # multiply-adds of a batch's forward pass, from which Python is the smaller part of a step
+WORTH_THREADS_IN_C = 200_000  # the same where there is no Python between the local steps of a client
 
 
 def engine_for(
@@ -39,7 +41,7 @@ def engine_for(
         return local_engine(task, algorithm, seed, workers, device, engine=engine)
     plain = PlainEngine(task, algorithm, seed, device, None if engine == "plain" else InPlace())
     chosen = local_engine(task, algorithm, seed, 1, device, engine=engine)
-    other = chosen if isinstance(chosen, PlainEngine) and isinstance(chosen.descent, SparseDescent) else None
+    other = chosen if isinstance(chosen, PlainEngine) and _rounds_otherwise(chosen, algorithm) else None
     return MeasuringEngine(plain, algorithm, gradients="drift" in metrics, other=other)
 
 
@@ -63,6 +65,8 @@ def local_engine(
     sparse = sparse_descent(task, plain.model.original)
     if sparse is not None:
         return PlainEngine(task, algorithm, seed, device, sparse, "the model is linear and the samples are sparse")
+    if plain.model.network is not None and (one := OneCall(task, plain.model.network)).takes(algorithm.terms):
+        plain.descent, plain.why = one, ""
     workers = min(workers, task.cohort_size)
     pays, why = _threads_pay(plain, workers)
     plain.why = f"{plain.why}; {why}" if plain.descent is None else why
@@ -71,8 +75,13 @@ def local_engine(
 
 def explain(engine: Engine) -> str:
     """Say which implementation of `Client.descend` was chosen, and why."""
-    native = "" if library() else "; there is no C code: FEDGBO_NATIVE=0, or no compiler"
+    native = "" if library() else "; there is no C code: FEDGBO_NATIVE=0, or no compiler when fedgbo was installed"
     return f"Client.descend: {engine.choice}{native}"
+
+
+def _rounds_otherwise(engine: PlainEngine, algorithm: FederatedAlgorithm) -> bool:
+    """Return whether C code takes local steps that differ in their last digits from those of a measured client."""
+    return isinstance(engine.descent, SparseDescent) or (isinstance(engine.descent, OneCall) and bool(algorithm.terms))
 
 
 def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
@@ -87,4 +96,5 @@ def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
         macs = batch * forward_macs(plain.model.original, plain.sample[0])
     except Exception:  # whatever a user's module raises where it is watched; the run's record has a note then
         return False, "the size of the model could not be counted"
-    return macs >= WORTH_THREADS, f"a minibatch takes {macs:,} multiply-adds, threads pay from {WORTH_THREADS:,} on"
+    worth = WORTH_THREADS_IN_C if isinstance(plain.descent, OneCall) else WORTH_THREADS
+    return macs >= worth, f"a minibatch takes {macs:,} multiply-adds, threads pay from {worth:,} on"

@@ -16,10 +16,9 @@ from itertools import count
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from torch import Tensor
-
-from fedgbo.core import FederatedAlgorithm, Upload
+from fedgbo.core import FederatedAlgorithm, State, Upload
 from fedgbo.engines.engine import Gathered, Round, gather
+from fedgbo.engines.evaluate import Chunk, OwnBuffers, Piece, Scores
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import Pause, PlainEngine
 
@@ -95,7 +94,7 @@ class ThreadedEngine:
     def __init__(self, plain: PlainEngine, algorithm: FederatedAlgorithm, workers: int, cohort_size: int) -> None:
         self.plain, self.workers = plain, workers
         self.task, self.seed, self.model = plain.task, plain.seed, plain.model
-        self.initial_params, self.sample = plain.initial_params, plain.sample
+        self.origin, self.sample, self.scorer = plain.origin, plain.sample, plain.scorer
         self.choice = plain.choice.replace("one client at a time", f"{workers} clients at a time, one thread each")
         self._most = len(pauses(cohort_size, workers))  # clients that pause at the same time
         self._threads = ThreadPoolExecutor(2 * workers + self._most, "fedgbo-client")
@@ -103,9 +102,7 @@ class ThreadedEngine:
         self._free: SimpleQueue[FlatModel] = SimpleQueue()
         self._free.put(plain.model)
         for _ in range(workers + self._most - 1):
-            model = FlatModel(plain.build_model(), plain.task.loss)
-            model.specialise(plain.sample[0], algorithm.terms)
-            self._free.put(model)
+            self._free.put(plain.new_model(algorithm.terms))
 
     def train(self, work: Round) -> Gathered:
         order = list(zip(work.cohort, work.steps, strict=True))
@@ -118,27 +115,33 @@ class ThreadedEngine:
         def update(model: FlatModel, who: tuple[Any, ...]) -> Upload:
             return self.plain.train_client(model, work, *who)
 
+        if not self.plain.watched and order:  # alone, to see whether it draws from process-wide generators
+            yield from self.plain.uploads(work, order[:1])
+            order = order[1:]
+        if self.plain.draws:
+            yield from self.plain.uploads(work, order)
+            return
         parts = pauses(len(order), self.workers)[: self._most]
         whole, cut = order[: len(order) - len(parts)], order[len(order) - len(parts) :]
         begun: deque[Future[Upload]] = deque()
-        with _finished(begun):
+        with self.plain.unshared_draws(), _finished(begun):
             for (client, k), part in zip(cut, parts, strict=True):
                 pause = Pause(round(part * k), self._wait)
                 begun.append(self._threads.submit(self._on_a_model, update, (client, k, pause), Turn.BEFORE))
             yield from self._each(update, whole)
             yield from _results(begun)
 
-    def evaluate(self, params: Tensor) -> dict[str, float]:
-        return self.scores(self.parts(params, self.chunks()))
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        chunks = self.chunks(own_buffers)
+        return self.scorer.scores(chunks, self.pieces(server, chunks, own_buffers))
 
-    def chunks(self) -> Sequence[int]:
-        return self.plain.chunks()
+    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
+        return self.plain.chunks(own_buffers)
 
-    def scores(self, parts: Iterable[Sequence[float]]) -> dict[str, float]:
-        return self.plain.scores(parts)
-
-    def parts(self, params: Tensor, starts: Sequence[int]) -> Iterator[tuple[float, float]]:
-        return self._each(lambda model, start: self.plain.score(model, params, start), starts)
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
+        if self.plain.scoring_draws:  # from generators that threads would share
+            return self.plain.pieces(server, chunks, own_buffers)
+        return self._each(lambda model, chunk: self.plain.score(model, server, chunk, own_buffers), chunks)
 
     def _each(self, work: Callable[[FlatModel, Any], T], items: Iterable[Any]) -> Iterator[T]:
         """Yield work(model, item) for every item in order, a few of them under way at a time."""

@@ -1,45 +1,63 @@
 """Comparisons: several algorithms on the same seeds (`fedgbo compare`)."""
 
 import json
-from collections import Counter
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedgbo.algorithms import PAPER
 from fedgbo.core import ConfigError, whole
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.presets import takes_optimiser
-from fedgbo.experiments.request import read_request
-from fedgbo.experiments.shelf import claim_folder
+from fedgbo.experiments.request import read_request, same_as_fedavg
+from fedgbo.experiments.shelf import claim_folder, group_key
+from fedgbo.reports.sections import distinct, settings_of, slug
 from fedgbo.runs.config import RunConfig
 
 EVERYTHING = PAPER  # until all algorithms have tuned digits presets
+SHARED = ("task", "algorithm", "seed")  # settings that one algorithm of a comparison cannot have for itself
+SETTING = re.compile(r"[A-Za-z_][\w.]*\s*=")  # how key=value begins
+
+
+class Entry(NamedTuple):
+    """An algorithm of a comparison, as the user writes it, with settings of its own."""
+
+    name: str
+    optimiser: str | None = None
+    settings: tuple[str, ...] = ()  # key=value
 
 
 def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tuple[list[RunConfig], list[str]]:
-    """Return the runs of name, name:optimiser or path/to/file.py:Class, and notes about the presets used."""
+    """Return the runs of all entries, and notes about the presets used."""
     whole("seeds", seeds)
-    if not algorithms:
-        raise ConfigError(f"name the algorithms to compare, or all ({', '.join(EVERYTHING)})")
     configs, notes = [], []
-    for entry in EVERYTHING if list(algorithms) == ["all"] else algorithms:
-        name, optimiser = parse_entry(entry)
-        if optimiser is None and takes_optimiser(name):
+    for entry in parse_entries(algorithms):
+        optimiser = entry.optimiser
+        if optimiser is None and takes_optimiser(entry.name):
             optimiser = shared.get("optimiser")
-        config, note = read_request(None, {**shared, "algorithm": name, "optimiser": optimiser}, ()).resolve()
-        if note:
-            notes.append(f"{config.label}: {note}")
+        flags = {**shared, "algorithm": entry.name, "optimiser": optimiser}
+        config, note = read_request(None, flags, entry.settings).resolve()
+        notes += [f"{config.label}: {note}"] if note else []
+        notes += [same] if (same := same_as_fedavg(config)) else []
         configs += [config.model_copy(update={"seed": seed}).complete() for seed in range(seeds)]
     return configs, notes
 
 
 def jobs_of(configs: Sequence[RunConfig], out: Path) -> list[Job]:
     """Return a job with its own folder for each run."""
-    counts = Counter((config.label, config.seed) for config in configs)
-    if twice := [label for (label, _), count in counts.items() if count > 1]:
-        raise ConfigError(f"{twice[0]} is named twice; name each algorithm once")
-    return [Job(config, out / "runs" / f"{config.label}-seed{config.seed}") for config in configs]
+    labels = labels_of(configs)
+    names = [f"{slug(labels[group_key(config)])}-seed{config.seed}" for config in configs]
+    if twice := [config for config, name in zip(configs, names, strict=True) if names.count(name) > 1]:
+        raise ConfigError(f"{twice[0].label} is named twice with the same settings; name it once")
+    return [Job(config, out / "runs" / name) for config, name in zip(configs, names, strict=True)]
+
+
+def labels_of(configs: Sequence[RunConfig]) -> dict[str, str]:
+    """Return a label for each `group_key`; algorithms of the same name get the settings in which they differ."""
+    groups = {group_key(config): config for config in configs}
+    labels = distinct([config.label for config in groups.values()], [settings_of(c) for c in groups.values()])
+    return dict(zip(groups, labels, strict=True))
 
 
 def claim(out: Path, configs: Sequence[RunConfig]) -> bool:
@@ -48,13 +66,49 @@ def claim(out: Path, configs: Sequence[RunConfig]) -> bool:
     return claim_folder(out, "compare.json", content, "comparison")
 
 
+def parse_entries(arguments: Sequence[str]) -> list[Entry]:
+    """Read algorithms, each followed by its own settings; settings before the first one are for all.
+
+    >>> parse_entries(["lr=.1", "fedavg", "fedgbo:sgdm", "beta=0.9"])[1]
+    Entry(name='fedgbo', optimiser='sgdm', settings=('lr=.1', 'beta=0.9'))
+    >>> parse_entries(["fedavg lr=.1", "fedgbo:my.py:AdamW lr=.1"])[1]
+    Entry(name='fedgbo', optimiser='my.py:AdamW', settings=('lr=.1',))
+    """
+    parts = [part for text in arguments for part in re.split(rf"\s+(?={SETTING.pattern})", text.strip()) if part]
+    first = next((i for i, part in enumerate(parts) if not SETTING.match(part)), len(parts))
+    entries: list[Entry] = []
+    for part in parts[first:] if first < len(parts) else ["all"]:
+        if SETTING.match(part):
+            entries = _with_setting(entries, part)
+        else:
+            names = EVERYTHING if part.lower() == "all" else (part,)
+            entries += [Entry(*parse_entry(name), tuple(parts[:first])) for name in names]
+    for setting in (setting for entry in entries for setting in entry.settings):
+        if (key := setting.partition("=")[0].strip()) in SHARED:
+            raise ConfigError(
+                f"'{setting}': all algorithms of a comparison have the same {key}; see --task and --seeds"
+            )
+    return entries
+
+
+def _with_setting(entries: Sequence[Entry], setting: str) -> list[Entry]:
+    return [*entries[:-1], entries[-1]._replace(settings=(*entries[-1].settings, setting))]
+
+
 def parse_entry(entry: str) -> tuple[str, str | None]:
-    """Split name:optimiser.
+    """Split name:optimiser, where both may be path/to/file.py:Class.
 
     >>> parse_entry("FedGBO:Adam"), parse_entry("fedavg"), parse_entry("mine.py:Own")
     (('fedgbo', 'adam'), ('fedavg', None), ('mine.py:Own', None))
+    >>> parse_entry("fedgbo:my.py:AdamW"), parse_entry("mine.py:Own:sgdm")
+    (('fedgbo', 'my.py:AdamW'), ('mine.py:Own', 'sgdm'))
     """
-    if ".py:" in entry:
-        return entry, None
-    name, _, optimiser = entry.partition(":")
-    return name.lower(), optimiser.lower() or None
+    names, rest = [], entry
+    while rest:
+        own = re.match(r"[^:]*\.py:[^:]*|[^:]*", rest)
+        name = own[0] if own else rest
+        names.append(name if ":" in name else name.lower())
+        rest = rest[len(name) + 1 :]
+    if not 1 <= len(names) <= 2 or not all(names):
+        raise ConfigError(f"'{entry}' must be an algorithm, or algorithm:optimiser, e.g. fedavg or fedgbo:sgdm")
+    return names[0], names[1] if len(names) > 1 else None

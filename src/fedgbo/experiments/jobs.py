@@ -21,9 +21,9 @@ from typing import Any
 
 from fedgbo.core import DivergenceError, FedGBOError, FolderBusyError, RunFolderError
 from fedgbo.engines.device import cores
+from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.plan import Callback
 from fedgbo.runs.round import Progress
 
 TELL_SECONDS = 0.2  # between two reports of one run

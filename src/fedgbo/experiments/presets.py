@@ -92,11 +92,15 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
 
     >>> algorithm_table("fedgbo", "sgdm", {"lr": 0.1, "beta": 0.9})
     {'name': 'fedgbo', 'optimiser': {'name': 'sgdm', 'lr': 0.1, 'beta': 0.9}}
+
+    A table under the name of an optimiser's place (`optimiser`, `client`, `server`) goes there as it is.
     """
     made = find("algorithm", algorithm)
     slots = optimiser_slots(made)
     table: dict[str, Any] = {"name": algorithm}
     if not slots:
+        if optimiser is not None:
+            raise ConfigError(f"{algorithm} takes no optimiser, so {optimiser} must be left out")
         return table | dict(settings)
     client, server = next(iter(slots)), list(slots)[-1]  # the same slot, unless the server has its own optimiser
     for slot, kind in slots.items():
@@ -104,7 +108,13 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
     if optimiser not in (None, table[server]["name"]):
         told = " and ".join(dict.fromkeys(kind.__name__ for kind in slots.values())).replace("SGD", "plain SGD", 1)
         raise ConfigError(f"{algorithm} trains with {told}, not {optimiser}; leave the optimiser out")
+    inside = {key: settings[key] for key in ("optimiser", *slots) if isinstance(settings.get(key), Mapping)}
+    tables = {key if key in slots else server: value for key, value in inside.items()}
+    for slot, own in tables.items():
+        table[slot]["name"] = own.get("name", table[slot]["name"])
     for key, value in settings.items():
+        if key in inside:
+            continue
         if key == "lr":
             table[client]["lr"] = value
         elif key == "server_lr" and server != client:
@@ -114,12 +124,20 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
         elif key in parameters(made) and key not in slots:
             table[key] = int(value) if get_type_hints(made).get(key) is int else value
         else:
-            accepted = [key for slot in slots for key in parameters(find("optimiser", table[slot]["name"]))]
-            accepted += [key for key in parameters(made) if key not in (*slots, "objective", "inverse")]
-            accepted += ["server_lr"] if len(slots) > 1 else []
-            told = f"it takes {', '.join(dict.fromkeys(accepted))}"
+            told = f"it takes {', '.join(accepted_settings(algorithm, table[server]['name']))}"
             raise ConfigError(f"{algorithm} with {table[server]['name']} takes no {key}; {told}")
-    return table
+    return table | {slot: table[slot] | own for slot, own in tables.items()}
+
+
+def accepted_settings(algorithm: str, optimiser: str | None) -> list[str]:
+    """Return the names of the flat settings that an algorithm with this optimiser takes."""
+    made = find("algorithm", algorithm)
+    slots = optimiser_slots(made)
+    names = [optimiser or "sgdm" if kind is Optimiser else name_of(kind) for kind in slots.values()]
+    accepted = [key for name in names for key in parameters(find("optimiser", name))]
+    accepted += [key for key in parameters(made) if key not in (*slots, "objective", "inverse")]
+    accepted += ["server_lr"] if len(slots) > 1 else []
+    return list(dict.fromkeys(accepted))
 
 
 def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:

@@ -2,31 +2,48 @@
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedgbo.core import ConfigError, FedGBOError, unknown
-from fedgbo.experiments.presets import algorithm_table, known_name, preset, preset_of, presets, task_names
+from fedgbo.experiments.presets import (
+    accepted_settings,
+    algorithm_table,
+    known_name,
+    optimiser_slots,
+    preset,
+    preset_of,
+    presets,
+    task_names,
+)
 from fedgbo.runs.config import RunConfig, Table
-from fedgbo.runs.describe import find
+from fedgbo.runs.describe import find, parameters
 
 Setting = float | Table | None  # a number or, as a table, a schedule over rounds
+PYTHON = {"True": True, "False": False, "None": None}
+GLOBAL = ("fedgbo", "mfl", "mimelite", "mimexlite")  # they share an optimiser's statistics
 SETTINGS = (
     "lr", "server_lr", "beta", "beta1", "beta2", "eps", "weight_decay", "mu", "alpha", "rho", "q", "lam", "tau",
 )  # fmt: skip
 
 
 class Request(BaseModel):
-    """A run as the user writes it. Hyperparameters are flat; `algorithm_table` sorts them into the optimisers."""
+    """A run as the user writes it. Hyperparameters are flat; `algorithm_table` sorts them into the optimisers.
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    Other names are hyperparameters of the algorithm or the optimiser, which may be classes of the user's.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True)
 
     task: str | Table = "digits"
     algorithm: str | Table = "fedgbo"
-    optimiser: str | None = None
+    optimiser: str | Table | None = None
     objective: Table | list[Table] | None = None
     preset: str | None = None  # a name, a .csv file, or "none"; None: the task's default
     lr: Setting = None
@@ -56,53 +73,123 @@ class Request(BaseModel):
     aggregator: Table | str | None = None
     engine: Literal["auto", "plain"] | None = None
 
+    @property
+    def hyperparameters(self) -> Table:
+        """The hyperparameters that were given, with those of an optimiser's table in a table."""
+        given = {key: getattr(self, key) for key in SETTINGS} | (self.model_extra or {})
+        if isinstance(self.optimiser, dict):
+            given["optimiser"] = {key: value for key, value in self.optimiser.items() if key != "name"}
+        return {key: value for key, value in given.items() if value is not None}
+
+    @property
+    def optimiser_name(self) -> str | None:
+        """The optimiser, where one was named."""
+        return self.optimiser.get("name") if isinstance(self.optimiser, dict) else self.optimiser
+
     def resolve(self) -> tuple[RunConfig, str | None]:
         """Return the run, and a note about the settings that a preset filled in."""
         task: Table = {"name": self.task} if isinstance(self.task, str) else self.task
-        settings = {key: value for key in SETTINGS if (value := getattr(self, key)) is not None}
-        table: Table = {"name": self.algorithm} if isinstance(self.algorithm, str) else dict(self.algorithm)
+        own: Table = {"name": self.algorithm} if isinstance(self.algorithm, str) else self.algorithm
+        table: Table = {"name": Request.model_fields["algorithm"].default, **own}
         note = None
-        if set(table) == {"name"}:
-            table, note = self._from_settings(str(task.get("name")), table["name"], settings)
-        elif given := [*settings, *(["optimiser"] if self.optimiser else [])]:
-            raise ConfigError(f"algorithm is a full table, so {', '.join(given)} must be written inside it")
+        if not _names_optimiser(table):
+            table, note = self._from_settings(str(task.get("name")), table)
+        else:
+            self._check_names(())
+            if given := [*self.hyperparameters, *(["optimiser"] if self.optimiser_name else [])]:
+                raise ConfigError(f"algorithm is a full table, so {', '.join(given)} must be written inside it")
         if self.objective:
             table["objective"] = self.objective
         shared = self.model_dump(include={*RunConfig.model_fields} - {"task", "algorithm"})
         return RunConfig(task=task, algorithm=table, **shared), note
 
-    def _from_settings(self, task: str, algorithm: str, settings: Table) -> tuple[Table, str | None]:
-        for kind, name in (("task", task), ("algorithm", algorithm), ("optimiser", self.optimiser or "sgd")):
+    def _from_settings(self, task: str, table: Table) -> tuple[Table, str | None]:
+        algorithm, optimiser = str(table.pop("name")), self.optimiser_name
+        settings = self.hyperparameters | table
+        for kind, name in (("task", task), ("algorithm", algorithm), ("optimiser", optimiser or "sgd")):
             find(kind, name)  # raises if it is unknown
+        self._check_names((*accepted_settings(algorithm, optimiser), *parameters(find("algorithm", algorithm))))
         chosen, row = self.preset or preset_of(task) or "none", None
         steps = self.local_steps if isinstance(self.local_steps, int) else None
         if chosen != "none":
-            row = preset(chosen, task, known_name(algorithm), self.optimiser and known_name(self.optimiser), steps)
+            row = preset(chosen, task, known_name(algorithm), optimiser and known_name(optimiser), steps)
             if self.preset and (row is None or steps not in (None, row.local_steps)):
-                raise ConfigError(_no_row(chosen, task, algorithm, self.optimiser, steps))
+                raise ConfigError(_no_row(chosen, task, algorithm, optimiser, steps))
         if row is None:
-            return algorithm_table(algorithm, self.optimiser, settings), None
-        taken = ", ".join(f"{key}={value:g}" for key, value in row.settings.items() if key not in settings)
+            return algorithm_table(algorithm, optimiser, settings), None
+        inside = settings.get("optimiser", {})
+        taken = ", ".join(f"{k}={value:g}" for k, value in row.settings.items() if k not in (*settings, *inside))
         tuned = "" if steps in (None, row.local_steps) else f" (tuned for K={row.local_steps})"
         table = algorithm_table(algorithm, row.optimiser, {**row.settings, **settings})
         return table, f"preset {chosen}: {taken}{tuned}" if taken else None
+
+    def _check_names(self, accepted: Sequence[str]) -> None:
+        """Raise on a name that is neither a setting of a run nor one of the algorithm's."""
+        for key in self.model_extra or {}:
+            if key not in accepted:
+                known = [name for name in Request.model_fields if name not in SETTINGS]
+                raise ConfigError(unknown("setting", key, (*known, *(accepted or SETTINGS))))
+
+
+def _names_optimiser(algorithm: Table) -> bool:
+    """Return whether an algorithm's table is complete, as it names an optimiser."""
+    slots = optimiser_slots(find("algorithm", str(algorithm["name"])))
+    return any("name" in algorithm[slot] for slot in slots if isinstance(algorithm.get(slot), dict))
+
+
+def same_as_fedavg(config: RunConfig) -> str | None:
+    """Say so where an algorithm trains the model that FedAvg trains: plain SGD has no statistics to share."""
+    algorithm, optimiser = config.algorithm["name"], config.algorithm.get("optimiser") or {}
+    if algorithm not in GLOBAL or not isinstance(optimiser, dict) or optimiser.get("name") != "sgd":
+        return None
+    return f"{algorithm} with sgd trains the same model as fedavg; choose another optimiser, such as {algorithm}:sgdm"
+
+
+def requested_config(
+    file: Path | None, flags: Mapping[str, Any] = MappingProxyType({}), overrides: Sequence[str] = ()
+) -> tuple[RunConfig, str | None]:
+    """Return the run that a TOML file, flags and `key=value` describe, and a note about its preset.
+
+    An error is blamed on the file only if the file alone has the same error.
+    """
+    try:
+        return _built(file, flags, overrides)
+    except FedGBOError as error:
+        if file is None:
+            raise
+        try:
+            _built(file, {}, ())
+        except FedGBOError as own:
+            if str(own) == str(error):
+                raise point_at(error, file) from error
+        raise
+
+
+def _built(file: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]) -> tuple[RunConfig, str | None]:
+    config, note = read_request(file, flags, overrides).resolve()
+    _ = config.built_algorithm
+    return config, note
 
 
 def read_request(file: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]) -> Request:
     """Combine a TOML file, flags and `key=value` overrides; each takes precedence over the one before."""
     text, content = ("", {}) if file is None else read_toml(file)
-    content.update({key: value for key, value in flags.items() if value is not None})
+    given: Table = {key: value for key, value in flags.items() if value is not None}
+    content.update(given)
     for override in overrides:
         parse_override(content, override)
+        given[override.partition("=")[0].partition(".")[0].strip()] = override
     try:
         return Request(**content)
     except ValidationError as error:
-        raise ConfigError(explain(error, file, text, Request)) from error
+        raise ConfigError(explain(error, file, text, Request, given)) from error
 
 
 def point_at(error: FedGBOError, file: Path) -> FedGBOError:
     """Return the error with the line of the TOML file that contains the word it quotes, if there is one."""
     text = read_toml(file)[0]
+    if str(error).startswith(str(file)):
+        return error
     for word in re.findall(r"'([^']+)'", str(error)):
         if line := _line_of(text, word):
             return type(error)(f"{file}, line {line}: {error}")
@@ -123,14 +210,10 @@ def read_toml(file: Path) -> tuple[str, Table]:
 
 
 def parse_override(content: Table, override: str) -> None:
-    """Set one `key=value`. The value is TOML or else plain text; dots in the key reach into tables."""
+    """Set one `key=value`; dots in the key reach into tables."""
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"'{override}' must be key=value, e.g. rounds=50 or lr=0.1")
-    try:
-        parsed: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value
     *path, last = key.strip().split(".")
     table = content
     for part in path:
@@ -139,11 +222,32 @@ def parse_override(content: Table, override: str) -> None:
         table = table[part]
         if not isinstance(table, dict):
             raise ConfigError(f"'{override}': {part} is not a table")
-    table[last] = parsed
+    table[last] = parse_value(value)
 
 
-def explain(error: ValidationError, file: Path | None, text: str, model: type[BaseModel]) -> str:
-    """Return a message that names every wrong setting."""
+def _toml_value(text: str) -> Any:
+    return tomllib.loads(f"value = {text}")["value"]
+
+
+def parse_value(text: str) -> Any:
+    """Read a value as TOML, as a number, True, False or None of Python's, or else as plain text.
+
+    >>> [parse_value(text) for text in ("0.1", ".1", "1_000", "0x10", "-1e-3", "inf", "[1, 2]", "False", "all")]
+    [0.1, 0.1, 1000, 16, -0.001, inf, [1, 2], False, 'all']
+    """
+    if text.strip() in PYTHON:
+        return PYTHON[text.strip()]
+    readers: list[Callable[[str], Any]] = [_toml_value, partial(int, base=0), int, float]
+    for read in readers:
+        with suppress(ValueError):  # tomllib's error is one
+            return read(text)
+    return text
+
+
+def explain(
+    error: ValidationError, file: Path | None, text: str, model: type[BaseModel], given: Container[str] = ()
+) -> str:
+    """Return a message that names every wrong setting, with its line unless it was `given` on the command line."""
     messages: dict[str, str] = {}
     for item in error.errors():
         key = str(item["loc"][0])
@@ -151,7 +255,7 @@ def explain(error: ValidationError, file: Path | None, text: str, model: type[Ba
             message = unknown("setting", key, model.model_fields)
         else:
             message = f"{key}: {item['msg'].lower()}, not {item['input']!r}"
-        line = _line_of(text, key)
+        line = None if key in given else _line_of(text, key)
         place = f"{file}, line {line}: " if file and line else ""
         messages.setdefault(key, place + message)  # pydantic reports every member of a union
     return "; ".join(messages.values())

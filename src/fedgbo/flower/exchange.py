@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord
-from torch import Tensor
 
-from fedgbo.core import DataError
+from fedgbo.core import DataError, State
 from fedgbo.flower.messenger import Events, Messenger, Reply, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.roster import Host, Roster
@@ -28,7 +27,7 @@ class Attempt:
     since: Mapping[int, int]  # round of each chosen client's last update that counted; -1: none
     hosts: Mapping[int, Host]  # of each chosen client; a copy, because a node may leave the roster meanwhile
     names: tuple[str, ...] | None  # of the uploaded vectors; None: those that most clients upload
-    like: Tensor  # shape and type of each uploaded vector
+    like: State  # whose model and buffers have the shapes and types of the uploaded vectors
     enough: int  # updates; the attempt ends when it has them
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedgbo.core import ConfigError, FederatedAlgorithm, FederationError, Upload, stream
+from fedgbo.core import ConfigError, FederatedAlgorithm, FederationError, State, Upload, stream
 from fedgbo.costs.closed import exchange
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
+from fedgbo.engines.evaluate import OwnBuffers, Scores
 from fedgbo.flower.exchange import Attempt, Exchange, Outcome
 from fedgbo.flower.messenger import Events, Messenger
 from fedgbo.flower.options import Options
@@ -35,7 +36,7 @@ class FlowerEngine:
     ) -> None:
         messenger = Messenger(grid)
         self.task, self.seed, self.model = local.task, local.seed, local.model
-        self.initial_params, self.sample, self.evaluate = local.initial_params, local.sample, local.evaluate
+        self.origin, self.sample, self._local = local.origin, local.sample, local
         self.report: dict[str, Any] = {}  # the last round's participants, bytes and seconds, for its event
         self._settings, self._local_steps, self._options, self._events = settings, local_steps, options, events
         self._roster = Roster(messenger, settings, options, events)
@@ -45,6 +46,9 @@ class FlowerEngine:
     @property
     def choice(self) -> str:
         return "on Flower's nodes"
+
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        return self._local.evaluate(server)  # buffers that clients keep are on their nodes
 
     def train(self, work: Round) -> Gathered:
         """Run a round on the cohort's nodes; retry it if there were too few valid updates."""
@@ -67,8 +71,8 @@ class FlowerEngine:
                 steps=dict(zip(chosen, steps_of(self._local_steps, chosen, t), strict=True)),
                 since={client: rounds.get(client, -1) for client in chosen},
                 hosts={client: self._roster.clients[client] for client in chosen},
-                names=_uploaded(work.algorithm),
-                like=work.down.params,
+                names=_uploaded(work.algorithm, work.down),
+                like=work.down,
                 enough=len(cohort),
             )
             self._events("round", round=t + 1, attempt=number, clients=chosen)
@@ -146,9 +150,10 @@ def bounded(samples: Sequence[int]) -> list[int]:
     return [min(count, most) for count in samples]
 
 
-def _uploaded(algorithm: FederatedAlgorithm) -> tuple[str, ...] | None:
+def _uploaded(algorithm: FederatedAlgorithm, down: State) -> tuple[str, ...] | None:
     """Return the names of the vectors that clients upload; None for an algorithm without a formula."""
+    buffers = () if down.buffers is None else ("buffers",)
     try:
-        return exchange(algorithm, 1).up
+        return (*exchange(algorithm, 1).up, *buffers)
     except ConfigError:
         return None

@@ -21,11 +21,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedgbo import __version__
-from fedgbo.core import ConfigError, FederatedAlgorithm, FedGBOError
+from fedgbo.core import ConfigError, FederatedAlgorithm, FedGBOError, State
 from fedgbo.costs.operations import Meter
 from fedgbo.data.federated import FederatedData
-from fedgbo.engines.device import device_of, reproducible
+from fedgbo.engines.device import device_of
 from fedgbo.engines.engine import LocalEngine, Round
+from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import local_engine
 from fedgbo.flower.messenger import LOG
 from fedgbo.flower.wire import ACTION, Order, Settings, from_record, json_in, settings_in, to_record, to_reply
@@ -91,7 +92,9 @@ class _Node:
             task = build_task(self.builder, settings.task, config)
             engine = engine_at(task, hosted, settings, algorithm, device)
             received = message.content.array_records["down"]
-            down = from_record(received, received, engine.initial_params, numbers=True).on(device)
+            origin = engine.origin
+            like = State(origin.params, buffers=origin.buffers)
+            down = from_record(received, received, like, numbers=True).on(device)
             work = Round(
                 order.round, algorithm, down, [], [], pipeline, Meter(algorithm), _states(order, settings, config)
             )
@@ -213,13 +216,14 @@ def spread(data: FederatedData, hosted: Sequence[int], clients: int) -> Federate
         )
     sizes = np.zeros(clients, dtype=np.int64)
     sizes[list(hosted)] = np.diff(data.offsets)
-    return replace(data, offsets=np.concatenate([[data.offsets[0]], data.offsets[0] + np.cumsum(sizes)]))
+    offsets = np.concatenate([[data.offsets[0]], data.offsets[0] + np.cumsum(sizes)])
+    return replace(data, offsets=offsets, validation=None, client_tests=None)  # the server evaluates
 
 
 def model_digest(task: Task) -> str:
     """Return a digest of the names, shapes and types of the model's parameters."""
     with torch.random.fork_rng(devices=[]):
-        module = task.model()
+        module = task.make_model()
     kinds = [[name, str(value.dtype), list(value.shape)] for name, value in module.named_parameters()]
     return hashlib.sha256(json.dumps(kinds).encode()).hexdigest()
 

@@ -19,17 +19,18 @@ from fedgbo.core import ConfigError, FederatedAlgorithm, at_round, unknown, whol
 from fedgbo.engines.device import cores
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
-from fedgbo.experiments.request import read_request
+from fedgbo.experiments.request import requested_config
 from fedgbo.flower.flower_engine import FlowerEngine
 from fedgbo.flower.messenger import Events
 from fedgbo.flower.node import TaskBuilder, build_task, model_digest
 from fedgbo.flower.options import Options
 from fedgbo.flower.wire import Settings
+from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, read_config
 from fedgbo.runs.describe import describe, find
 from fedgbo.runs.loop import run
-from fedgbo.runs.plan import Callback, Plan
+from fedgbo.runs.plan import Plan
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps
@@ -105,6 +106,7 @@ class Strategy:
                 seed=self.seed,
                 eval_every=eval_every,
                 callbacks=[tell, *callbacks],
+                progress=False,
                 out=out,
                 resume=resume,
                 config=config,
@@ -196,7 +198,7 @@ def _read_settings(name: str, resumed: Path | None) -> RunConfig:
         )
     file = Path(name)
     if file.suffix != ".json":
-        return read_request(file, {}, []).resolve()[0]
+        return requested_config(file)[0]
     try:
         return RunConfig.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:

@@ -124,7 +124,7 @@ def read_answer(content: RecordDict, order: Order) -> Mapping[str, Any]:
 
 
 def read_update(
-    content: RecordDict, about: Mapping[str, Any], client: int, names: Sequence[str] | None, like: Tensor
+    content: RecordDict, about: Mapping[str, Any], client: int, names: Sequence[str] | None, like: State
 ) -> Update:
     """Return a client's update; raise DataError if it is invalid, ClientFailed if its training failed."""
     said = about.get(str(client))
@@ -193,8 +193,8 @@ def to_record(state: State) -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
-def from_record(record: ArrayRecord, names: Iterable[str], like: Tensor, *, numbers: bool = False) -> State:
-    """Return the state in a record; raise DataError unless it has exactly these names, each a vector like `like`.
+def from_record(record: ArrayRecord, names: Iterable[str], like: State, *, numbers: bool = False) -> State:
+    """Return the state in a record; raise DataError unless it has exactly these names, with vectors as in `like`.
 
     With `numbers`, a statistic may also be one number, of shape (1,), which would be broadcast where a vector is meant.
     """
@@ -204,7 +204,8 @@ def from_record(record: ArrayRecord, names: Iterable[str], like: Tensor, *, numb
         lacks = f"lacks {', '.join(missing)}" if missing else ""
         has = f"has an extra {_short(', '.join(extra))}" if extra else ""
         raise DataError(f"the update {' and '.join(filter(None, [lacks, has]))}; it must be {', '.join(wanted)}")
-    return State.of_tensors({name: _from_array(name, record[name], like, numbers) for name in wanted})
+    kinds = {name: like.buffers if name == "buffers" and like.buffers is not None else like.params for name in wanted}
+    return State.of_tensors({name: _from_array(name, record[name], kinds[name], numbers) for name in wanted})
 
 
 def _from_array(name: str, array: Array, like: Tensor, numbers: bool) -> Tensor:

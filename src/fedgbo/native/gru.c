@@ -2,44 +2,9 @@
 
    A tile of ROWS x (2 or 3) vectors of sums stays in registers through the inner loop of a product. */
 
-#include "vectors.h"
-
-INLINE vec pick(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
+#include "functions.h"
 
 int fedgbo_lanes(void) { return LANES; }
-
-/* ---- exp, sigmoid, tanh: Cephes' polynomials, within 2 ulp or 1e-7 of libm; NaN stays NaN ---- */
-
-INLINE vec exponential(vec x) {
-    x = pick(x > all(88.0f), all(88.0f), x);
-    x = pick(x < all(-87.0f), all(-87.0f), x);
-    const vec magic = all(12582912.0f); /* 1.5 * 2^23: adding it rounds to a whole number */
-    vec shifted = x * all(1.44269504088896341f) + magic;
-    vec n = shifted - magic;
-    vec r = x - n * all(0.693359375f) - n * all(-2.12194440e-4f);
-    vec p = all(1.9875691500e-4f);
-    p = p * r + all(1.3981999507e-3f);
-    p = p * r + all(8.3334519073e-3f);
-    p = p * r + all(4.1665795894e-2f);
-    p = p * r + all(1.6666665459e-1f);
-    p = p * r + all(5.0000001201e-1f);
-    p = p * r * r + r + all(1.0f);
-    ivec exponent = ((ivec)shifted - (ivec)magic) << 23;
-    return (vec)((ivec)p + exponent);
-}
-
-INLINE vec sigmoid(vec x) { return all(1.0f) / (all(1.0f) + exponential(-x)); }
-
-INLINE vec hyperbolic_tangent(vec x) {
-    vec large = all(1.0f) - all(2.0f) / (exponential(x + x) + all(1.0f));
-    vec z = x * x; /* near 0 the formula above would cancel */
-    vec p = all(-5.70498872745e-3f);
-    p = p * z + all(2.06390887954e-2f);
-    p = p * z + all(-5.37397155531e-2f);
-    p = p * z + all(1.33314422036e-1f);
-    p = p * z + all(-3.33332819422e-1f);
-    return pick(z < all(0.390625f), p * z * x + x, large);
-}
 
 /* ---- GRU, forward ----
    r = sigmoid(x_r + W_r h), z = sigmoid(x_z + W_z h), n = tanh(x_n + r (W_n h + b_n)), h' = n + z (h - n)

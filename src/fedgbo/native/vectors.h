@@ -1,23 +1,41 @@
-/* Vectors of floats, as wide as the processor has them: the portable ones of GCC and Clang, which become AVX-512, AVX2
-   or NEON. ROWS x (2 or 3) of them fit the registers as sums of an inner loop. */
+/* Vectors of numbers, as wide as the processor has them: the portable ones of GCC and Clang, which become AVX-512, AVX2
+   or NEON. ROWS x (2 or 3) of them fit the registers as sums of an inner loop. A file that defines DOUBLE gets vectors of
+   doubles, all others those of floats. */
+
+#pragma once
 
 #include <stdint.h>
 
 #if defined(__AVX512F__)
-#define LANES 16
+#define BYTES 64
 #define ROWS 8
 #elif defined(__AVX__)
-#define LANES 8
+#define BYTES 32
 #define ROWS 4
 #else
-#define LANES 4
+#define BYTES 16
 #define ROWS 4
 #endif
 
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#ifdef DOUBLE
+#define KIND double
+typedef int64_t whole;
+#else
+#define KIND float
+typedef int32_t whole;
+#endif
+
+typedef KIND real;
+#define LANES ((int)(BYTES / sizeof(real)))
+typedef real vec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias));
+typedef whole ivec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may_alias));
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE vec load(const float *from) { return *(const vec *)from; }
-INLINE void store(float *to, vec x) { *(vec *)to = x; }
-INLINE vec all(float x) { return x - (vec){0}; }
+#define PASTE(a, b, c) a##b##c
+#define PASTED(a, b, c) PASTE(a, b, c)
+#define OF_KIND(before, after) PASTED(before, KIND, after) /* OF_KIND(fedgbo_step_, ) is fedgbo_step_float */
+
+INLINE vec load(const real *from) { return *(const vec *)from; }
+INLINE void store(real *to, vec x) { *(vec *)to = x; }
+INLINE vec all(real x) { return x - (vec){0}; }
+INLINE vec pick(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }

@@ -22,6 +22,20 @@ static int by_hash(const void *one, const void *other) {
     return a->sample < b->sample ? -1 : a->sample > b->sample;
 }
 
+/* Shell's sort, which needs no function for each comparison; the bijection has no equal hashes */
+#define FEW 1024
+
+static void shell_sort(entry *order, long n) {
+    static const long gaps[] = {301, 132, 57, 23, 10, 4, 1}; /* Ciura's */
+    for (int g = 0; g < 7; g++)
+        for (long gap = gaps[g], i = gap; i < n; i++) {
+            entry next = order[i];
+            long j = i;
+            for (; j >= gap && order[j - gap].hash > next.hash; j -= gap) order[j] = order[j - gap];
+            order[j] = next;
+        }
+}
+
 /* Fill rows with `count` samples of the client's walk, from its beginning on; `name` is that of seed, purpose, round and
    client. Returns 0 without samples or memory. */
 long fedgbo_walk(uint64_t name, long n, long count, int64_t *rows) {
@@ -31,13 +45,8 @@ long fedgbo_walk(uint64_t name, long n, long count, int64_t *rows) {
     for (long at = 0, lap = 0; at < count; lap++) {
         uint64_t own = mixed(name ^ (uint64_t)lap);
         for (long i = 0; i < n; i++) order[i] = (entry){mixed((uint64_t)i ^ own), i};
-        if (n < 32)
-            for (long i = 1; i < n; i++) { /* insertion sort: the bijection has no equal hashes */
-                entry next = order[i];
-                long j = i;
-                for (; j > 0 && order[j - 1].hash > next.hash; j--) order[j] = order[j - 1];
-                order[j] = next;
-            }
+        if (n < FEW)
+            shell_sort(order, n);
         else
             qsort(order, n, sizeof *order, by_hash);
         for (long i = 0; i < n && at < count; i++) rows[at++] = order[i].sample;

@@ -1,7 +1,7 @@
 """The replaceable parts of a round between clients and server: a sampler, transforms and an aggregator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedgbo.core import Aggregator, ConfigError, Mean, Sampler, State, Transform, Upload, stream
 from fedgbo.pipeline.aggregators import ExactMean
@@ -70,6 +70,8 @@ class Pipeline:
             if not isinstance(upload, Upload):
                 raise ConfigError(f"{name} must return an Upload, not {type(upload).__name__}")
             State.expect(upload.state, name, sent.state.params)
+            if upload.state.buffers is None and sent.state.buffers is not None:
+                upload = replace(upload, state=upload.state.with_buffers(sent.state.buffers))
             if not isinstance(upload.nbytes, int) or upload.nbytes < 0:
                 raise ConfigError(f"{name} set nbytes to {upload.nbytes!r}; it must be a whole number from 0 on")
         return upload
@@ -77,5 +79,8 @@ class Pipeline:
     def decode(self, mean: Mean, seed: int, t: int) -> Mean:
         """Return what the server sees: the transforms in reverse order."""
         for number, transform in reversed(list(enumerate(self.transforms))):
-            mean = transform.decode(mean, stream(seed, "decode", t, number))
+            decoded = transform.decode(mean, stream(seed, "decode", t, number))
+            if not isinstance(decoded, Mean):
+                raise ConfigError(f"{type(transform).__name__}.decode must return a Mean, not {type(decoded).__name__}")
+            mean = decoded if decoded.buffers is not None else replace(decoded, buffers=mean.buffers)
         return mean

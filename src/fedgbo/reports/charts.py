@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core import ConfigError, MissingExtraError
+from fedgbo.core import ConfigError, MissingExtraError, optional
 from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, Point, interval_fields, points
 from fedgbo.reports.load import Group
 from fedgbo.reports.sections import Line
@@ -45,11 +44,8 @@ class Palette:
 
 
 def extra(module: str, need: str) -> Any:
-    """Import an optional dependency, or raise an error that says how to install it."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(f"{need}: pip install 'fedgbo[charts]'") from error
+    """Import a dependency of charts and reports."""
+    return optional(module, "charts", need)
 
 
 def altair() -> Any:

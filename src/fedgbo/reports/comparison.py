@@ -104,15 +104,16 @@ def summarise(groups: Sequence[Group]) -> list[Summary]:
         half, reached = float(confidence(group.accuracy)[best]), np.flatnonzero(mean >= goal)
         interval = None if np.isnan(half) else half
         match = _effort(group, int(reached[0])) if reached.size else None
-        versus = None if baseline is None or baseline is group else _versus(group, baseline)
+        difference = None if baseline is None or baseline is group else versus(group, baseline)
         accuracy, effort = float(mean[best]), _effort(group, best)
-        summaries.append(Summary(group.label, len(group.runs), accuracy, interval, effort, match, versus))
+        summaries.append(Summary(group.label, len(group.runs), accuracy, interval, effort, match, difference))
     return summaries
 
 
 def conclusion(summaries: Sequence[Summary]) -> list[str]:
     """Compare FedGBO with FedAvg, in one sentence for each optimiser."""
-    baseline = next((row for row in summaries if row.label == "fedavg"), None)
+    plain = [row for row in summaries if row.label.partition(" ")[0] == "fedavg"]  # their settings may differ
+    baseline = max(plain, key=lambda row: row.accuracy, default=None)
     if baseline is None:
         return []
     lines, best = [], f"FedAvg's best accuracy ({baseline.accuracy:.1%}, round {baseline.best.round})"
@@ -187,7 +188,8 @@ def _best(group: Group) -> int:  # the index of an evaluation
     return int(group.accuracy.mean(axis=0).argmax())
 
 
-def _versus(group: Group, baseline: Group) -> Paired | None:
+def versus(group: Group, baseline: Group) -> Paired | None:
+    """Return a group's best accuracy minus the baseline's, paired by seed; None if they have no seed in common."""
     ours, theirs = (
         dict(zip((run.config.seed for run in g.runs), g.accuracy[:, _best(g)], strict=True)) for g in (group, baseline)
     )

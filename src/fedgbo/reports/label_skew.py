@@ -43,7 +43,8 @@ def label_skew(data: FederatedData, most: int = 40) -> Skew:
     counts = np.zeros((len(chosen), classes), dtype=np.int64)
     for i, client in enumerate(chosen):
         rows = np.arange(data.offsets[client], data.offsets[client + 1])
-        counts[i] = np.bincount(data.train.labels_of(rows).astype(np.int64), minlength=classes)
+        labelled = data.train.labels_of(rows).astype(np.int64).reshape(-1)
+        counts[i] = np.bincount(labelled[labelled >= 0], minlength=classes)
     return Skew(chosen, counts)
 
 
@@ -73,7 +74,7 @@ def overview(task: Task, skew: Skew | None, memory: bool = False) -> dict[str, A
         "clients_per_round": task.cohort_size,
         "batch_size": task.batch_size,
         "train_samples": len(task.data.train),
-        "test_samples": len(task.data.test),
+        "test_samples": 0 if task.data.test is None else len(task.data.test),
         "least_samples": int(sizes.min()),
         "mean_samples": float(sizes.mean()),
         "most_samples": int(sizes.max()),

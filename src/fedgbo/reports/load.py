@@ -99,14 +99,7 @@ def load_run(path: Path) -> RunData:
     records = in_order(folder.records(), path / "metrics.jsonl")
     planned = [config.rounds, ended.get("rounds"), *(record.round for record in records[-1:])]
     rounds = max(number for number in planned if isinstance(number, int))  # a resumed run may be longer
-    status = ended.get("status")
-    if folder.in_use():  # a resumed run keeps the status.json of its last end
-        status = "running"
-    elif not isinstance(status, str):
-        raise RunFolderError(f"{path / 'status.json'} is damaged: its status is {status!r}")
-    elif status == "running":
-        status = "died"
-    return RunData(path, config, status, records, rounds, str(ended.get("reason", "")))
+    return RunData(path, config, folder.condition(), records, rounds, str(ended.get("reason", "")))
 
 
 def checked_config(content: Mapping[str, Any], file: Path) -> RunConfig:

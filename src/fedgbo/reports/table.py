@@ -1,4 +1,4 @@
-"""Tables and numbers as text: Markdown, CSV, JSON and LaTeX; cli/paper.py has the version for the terminal.
+"""Tables and numbers as text: Markdown, CSV, JSON, LaTeX, and for the terminal.
 
 A cell holds our value and, in a table of the paper, the printed value and why the two differ.
 """
@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+from rich.text import Text
 
 UNEXPLAINED = "differs from the print; no reason is known"
 
@@ -228,3 +233,41 @@ FILES: dict[str, Callable[[Table], str]] = {  # by file suffix
     "tex": latex,
     "json": to_json,
 }
+
+
+def rich_table(table: Table) -> RichTable:
+    """Lay out a result table for the terminal: published values beside ours, differences in colour with a footnote."""
+    grid = RichTable(title=escape(table.title), title_justify="left", show_lines=table.stacked)
+    for i, column in enumerate(table.columns):
+        numbers = any(row[i].ours[:1].isdigit() for row in table.rows)
+        grid.add_column(escape(column), justify="right" if numbers else "left")
+    previous = ""
+    for row in table.rows:
+        if table.labels > 1 and previous not in ("", row[0].ours):
+            grid.add_section()
+        previous = row[0].ours
+        grid.add_row(*(_cell(table, cell) for cell in row))
+    return grid
+
+
+def table_notes(table: Table) -> list[Text]:
+    """Return the lines below a table: the summary, the footnotes, the remarks."""
+    footnotes = [f"[{note.number}] {', '.join(note.places)}: {note.text}" for note in table.footnotes()]
+    return [Text(line) for line in (table.summary(), *footnotes, *table.remarks) if line]
+
+
+def plain_table(table: Table) -> str:
+    """Return the terminal's version of a table without colours, as wide as the table needs."""
+    width = Console(width=10_000).measure(rich_table(table)).maximum
+    console = Console(width=max(100, width), color_system=None)
+    with console.capture() as captured:
+        console.print(rich_table(table), *table_notes(table), sep="\n")
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def _cell(table: Table, cell: Cell) -> Text:
+    text = Text(cell.ours, style="bold red" if cell.differs else "bold" if cell.strong else "")
+    if cell.published is None:
+        return text
+    text.append(f"\nprinted: {cell.published}" if table.stacked else f" ({cell.published})", style="dim")
+    return text.append(f" [{table.footnote_number(cell)}]", style="bold red") if cell.differs else text

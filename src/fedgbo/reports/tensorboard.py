@@ -30,7 +30,9 @@ def write_events(sections: Sequence[Section], folder: Path) -> list[Path]:
         names = unique([slug(label) for label, _ in runs])
         for name, (_, run) in zip(names, runs, strict=True):
             began = (run.path / "run.json").stat().st_mtime
-            events = [scalar_event(began + record.seconds, record.round, _scalars(record)) for record in run.records]
+            events = [
+                scalar_event(began + record.seconds, record.round, record_scalars(record)) for record in run.records
+            ]
             files.append(folder / section.slug / name / FILE)
             files[-1].parent.mkdir(parents=True, exist_ok=True)
             write_atomic(files[-1], version_event(began) + b"".join(events))
@@ -61,7 +63,8 @@ def crc32c(content: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def _scalars(record: Record) -> dict[str, float]:
+def record_scalars(record: Record) -> dict[str, float]:
+    """Return the scores, costs and drift of an evaluation by tag, such as score/loss; what is missing is left out."""
     values = {f"score/{axis.key}": getattr(record, axis.key) for axis in SCORES}
     values |= {f"cost/{key}": getattr(record, key) for key, _, _ in COSTS if key != ROUNDS.key}
     values |= {f"drift/{name}": value for name, value in drift_of(record).items()}

@@ -17,7 +17,9 @@ class Accounts:
     @classmethod
     def of(cls, engine: Engine) -> "Accounts":
         """Count on a copy of the engine's model."""
-        return cls(engine.model.params.numel(), ModelCost.of(engine.model.original, engine.task.loss, *engine.sample))
+        return cls(
+            engine.model.params.numel(), ModelCost.of(engine.model.original, engine.model.loss_of, *engine.sample)
+        )
 
     def booked(self, ledger: Ledger, gathered: Gathered, seconds: float) -> Ledger:
         """Return the ledger with one more round, which took so many seconds."""

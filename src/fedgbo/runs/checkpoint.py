@@ -32,11 +32,12 @@ class Checkpoint:
     ledger: Ledger
     about: Mapping[str, Any]  # what the run is: task, algorithm, seed; must be the same to resume
     clients: Mapping[int, int] = field(default_factory=dict)  # the round of each client's state, see runs/memory.py
+    best: State | None = None  # the model of the best evaluation so far, where it is kept
 
     def save(self, path: Path) -> None:
         """Write this, whole or not at all."""
         tensors = {name: x.cpu().contiguous().clone() for name, x in self.state.tensors().items()}  # none shares memory
-        tensors |= as_tensors(self.clients)
+        tensors |= as_tensors(self.clients) | best_tensors(self.best)
         header = {
             "format": FORMAT,
             "ledger": self.ledger.content(),
@@ -65,7 +66,8 @@ class Checkpoint:
             check_numbers(header["ledger"], whole=(*WHOLE, "loss_rounds"), other=("seconds", "loss_sum"), or_none=FLOPS)
             if not isinstance(header["about"], dict):
                 raise TypeError("what the run is, is no table")
-            return cls(State.of_tensors(tensors), Ledger(**header["ledger"]), header["about"], from_tensors(tensors))
+            state, ledger, best = State.of_tensors(tensors), Ledger(**header["ledger"]), best_of(tensors)
+            return cls(state, ledger, header["about"], from_tensors(tensors), best)
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"checkpoint {path} is damaged: {error}") from error
 
@@ -78,6 +80,18 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         sha.update(tensor.numpy().tobytes())
     return sha.hexdigest()
+
+
+def best_tensors(best: State | None) -> dict[str, Tensor]:
+    """Return the best model as tensors of a checkpoint; none where it is not kept."""
+    named = {} if best is None else best.tensors()
+    return {f"best.{name}": x.cpu().contiguous().clone() for name, x in named.items()}
+
+
+def best_of(tensors: Mapping[str, Tensor]) -> State | None:
+    """Undo `best_tensors`; other tensors are passed over."""
+    own = {name.removeprefix("best."): x for name, x in tensors.items() if name.startswith("best.")}
+    return State.of_tensors(own) if own else None
 
 
 def as_tensors(rounds: Mapping[int, int]) -> dict[str, Tensor]:

@@ -1,8 +1,9 @@
-"""A run as plain data, as in run.json, and how it is carried out."""
+"""A run as plain data, as in run.json, how it is carried out, and how it is loaded."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, permutation, whole
 from fedgbo.data.federated import hold_out
-from fedgbo.runs.describe import build, describe
+from fedgbo.runs.callbacks import Callback
+from fedgbo.runs.describe import build, describe, label_of
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.loop import run
-from fedgbo.runs.plan import Callback
 from fedgbo.runs.result import Result
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
@@ -59,7 +60,7 @@ class RunConfig(BaseModel):
         if self.batch_size is not None:
             changes["batch_size"] = None if self.batch_size == "full" else self.batch_size
         data = task.data if self.held_out is None else hold_out(task.data, self.held_out)
-        if self.test_samples is not None:
+        if self.test_samples is not None and data.test is not None:
             whole("test_samples", self.test_samples)
             rows = np.sort(permutation(len(data.test), 0, "test sample")[: self.test_samples])
             data = replace(data, test=data.test.take(rows))
@@ -104,18 +105,11 @@ class RunConfig(BaseModel):
     @property
     def label(self) -> str:
         """A short name: the algorithm, and its optimiser unless that is plain SGD."""
-        algorithm = self.algorithm
-        optimiser = algorithm.get("server") or algorithm.get("optimiser") or {}
-        parts = [_short(algorithm["name"]), _short(optimiser.get("name", "sgd"))]
-        return "-".join(part for part in parts if part != "sgd")
+        return label_of(self.algorithm)
 
 
 def _table(given: Table | str) -> Table:
     return {"name": given} if isinstance(given, str) else given
-
-
-def _short(name: str) -> str:
-    return name.rpartition(":")[2].lower()
 
 
 def execute(
@@ -135,6 +129,7 @@ def execute(
         seed=config.seed,
         eval_every=config.eval_every,
         callbacks=callbacks,
+        progress=False,
         out=out,
         resume=resume,
         workers=workers,
@@ -158,3 +153,26 @@ def read_config(path: Path) -> RunConfig:
                 f"{path} was begun from Python; go on with fedgbo.run(..., out={str(path)!r}, resume=True)"
             ) from error
         raise RunFolderError(f"{path / 'run.json'} is damaged: {error}") from error
+
+
+def load(folder: str | Path, task: Task | None = None) -> Result:
+    """Read a run's folder: its history, configuration, status, and the state in its last checkpoint.
+
+    A run of the command line rebuilds its task when that is first used, as by `result.model()`. A run that was begun
+    from Python needs `task` for that.
+    """
+    run = RunFolder.open(Path(folder))
+    checkpoint, problems = run.latest()
+    if checkpoint is None:
+        raise RunFolderError(f"{folder} has no checkpoint yet; wait for the run's first evaluation, or start it anew")
+    for problem in problems:
+        warnings.warn(f"{problem}; the checkpoint before it is loaded", stacklevel=2)
+    result = Result(partial(_rebuilt, Path(folder)), checkpoint.state, run.records(), run.config(), run.condition())
+    return result if task is None else result.with_task(task)
+
+
+def _rebuilt(folder: Path) -> Task:
+    content = RunFolder(folder).config()
+    if "initial_params" in content:
+        raise ConfigError(f"{folder} was begun from Python; give its task: fedgbo.load({str(folder)!r}, task=task)")
+    return read_config(folder).build_task()

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from torch import Tensor
@@ -35,6 +35,7 @@ CATALOGUES: dict[str, Mapping[str, Any]] = {
     "transform": TRANSFORMS,
     "aggregator": AGGREGATORS,
 }
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "none"}
 _KIND_OF_SLOT = {
     "base": "algorithm",
     "client": "optimiser",
@@ -72,11 +73,12 @@ def build(kind: str, table: Mapping[str, Any], own: Own | None = None) -> Any:
     if not isinstance(name, str):
         raise ConfigError(f"{kind} needs a name (known: {', '.join(sorted(CATALOGUES[kind]))})")
     maker = find(kind, name, own)
-    accepted = parameters(maker)
+    accepted, hints = parameters(maker), _hints(maker)
     for key, value in arguments.items():
         if key not in accepted:
             raise ConfigError(f"{kind} {name}: " + unknown("setting", key, accepted))
         arguments[key] = _build_argument(key, value, own)
+        _check_plain(f"{kind} {name}: {key}", arguments[key], hints.get(key))
     missing = [key for key, needed in accepted.items() if needed and key not in arguments]
     if missing:
         raise ConfigError(f"{kind} {name} needs {', '.join(missing)}")
@@ -84,6 +86,8 @@ def build(kind: str, table: Mapping[str, Any], own: Own | None = None) -> Any:
         return maker(**arguments)
     except FedGBOError as error:
         raise type(error)(f"{kind} {name}: {error}") from error
+    except (TypeError, ValueError) as error:  # raised by a class of the user's
+        raise ConfigError(f"{kind} {name}: {error}") from error
 
 
 def describe(thing: Any) -> Any:
@@ -112,6 +116,17 @@ def name_of(kind: type) -> str:
                 return name
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return f"{file or kind.__module__}:{kind.__qualname__}"
+
+
+def label_of(algorithm: Mapping[str, Any]) -> str:
+    """Return a short name for the table of an algorithm: its name, and its optimiser's unless that is plain SGD.
+
+    >>> label_of({"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.1, "beta": 0.9}})
+    'fedgbo-sgdm'
+    """
+    optimiser = algorithm.get("server") or algorithm.get("optimiser") or {}
+    names = [algorithm["name"], optimiser.get("name", "sgd")]
+    return "-".join(short for name in names if (short := name.rpartition(":")[2].lower()) != "sgd")
 
 
 def parameters(maker: Any) -> dict[str, bool]:
@@ -146,6 +161,25 @@ def load(place: str) -> Any:
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
         raise ConfigError(f"{path}: " + unknown("name", name, own))
     return getattr(module, name)
+
+
+def _hints(maker: Any) -> dict[str, Any]:
+    try:
+        signature = inspect.signature(maker, eval_str=True)
+        return {name: parameter.annotation for name, parameter in signature.parameters.items()}
+    except (NameError, TypeError, AttributeError):  # a class of the user's with names that only a type checker knows
+        return {}
+
+
+def _check_plain(what: str, value: Any, hint: Any) -> None:
+    """Raise if a text or number was given to an argument that is annotated as another kind of plain value."""
+    kinds = get_args(hint) or (hint,)
+    if not isinstance(value, str | bool | int | float) or not all(kind in WORDS for kind in kinds):
+        return
+    fits = type(value) in kinds or (type(value) is int and float in kinds)
+    if not fits:
+        allowed = " or ".join(WORDS[kind] for kind in kinds if kind is not type(None))
+        raise ConfigError(f"{what} must be {allowed}, not {value!r}")
 
 
 def _build_argument(key: str, value: Any, own: Own | None) -> Any:

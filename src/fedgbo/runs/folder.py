@@ -82,6 +82,15 @@ class RunFolder:
         """Return how the run ended, or {"status": "running"} if it did not (or was killed)."""
         return self._read("status.json") if (self.path / "status.json").exists() else {"status": "running"}
 
+    def condition(self) -> str:
+        """Return finished, stopped, interrupted, diverged, running, or died (neither ended nor running)."""
+        if self.in_use():  # a resumed run keeps the status.json of its last end
+            return "running"
+        status = self.status().get("status")
+        if not isinstance(status, str):
+            raise RunFolderError(f"{self.path / 'status.json'} is damaged: its status is {status!r}")
+        return "died" if status == "running" else status
+
     def set_status(self, status: str, **more: Any) -> None:
         """Write down how the run ended."""
         write_atomic(self.path / "status.json", _json({"status": status, **more}))

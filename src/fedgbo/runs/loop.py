@@ -4,31 +4,39 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core import Aggregator, FederatedAlgorithm, Sampler, Transform, whole
-from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, unknown
+from fedgbo.core import Aggregator, FederatedAlgorithm, Sampler, State, Transform, whole
+from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, RunFolderError, unknown
 from fedgbo.core.random import check_seed
 from fedgbo.core.schedule import at_round
 from fedgbo.costs.operations import Meter
-from fedgbo.engines.device import cores, device_of, keep_freed_memory, reproducible
-from fedgbo.engines.engine import Engine
+from fedgbo.engines.device import cores, device_of, keep_freed_memory
+from fedgbo.engines.engine import LOCAL_BUFFERS, Engine, Origin
+from fedgbo.engines.evaluate import OwnBuffers, primary
+from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.pipeline import Pipeline
 from fedgbo.runs.accounting import Accounts
+from fedgbo.runs.bar import shown
+from fedgbo.runs.callbacks import Callback, Callbacks, check_callbacks
 from fedgbo.runs.checkpoint import Checkpoint
+from fedgbo.runs.describe import describe, label_of
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.memory import ClientMemory
-from fedgbo.runs.plan import SAVE_SECONDS, Callback, Plan, Start, check_metrics, evaluations, open_folder
+from fedgbo.runs.plan import SAVE_SECONDS, Plan, Start, check_metrics, described, evaluations, open_folder
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress, Rounds
 from fedgbo.runs.steps import LocalSteps, check_local_steps, plain_steps
+from fedgbo.runs.warm_start import Initial, starting_from
 from fedgbo.tasks.task import Task
 
 EngineMaker = Callable[[Plan, torch.device], Engine]
@@ -41,9 +49,10 @@ def run(
     rounds: int,
     local_steps: LocalSteps = 10,
     seed: int = 0,
-    initial_params: Tensor | None = None,
+    initial_params: Initial | None = None,
     eval_every: int | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callback = (),
+    progress: bool | None = None,
     out: str | Path | None = None,
     resume: bool = False,
     workers: int | None = None,
@@ -57,16 +66,19 @@ def run(
     config: Mapping[str, Any] | None = None,
     engine_maker: EngineMaker | None = None,
     save_seconds: float = SAVE_SECONDS,
+    keep_best: bool = False,
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
 
     `local_steps` is K: a number, a list with one for each client, a schedule over rounds, or a function of `round`,
-    `client` or both. `initial_params` is a flat vector in the order of `model.parameters()`. The test set is evaluated
+    `client` or both. `initial_params` is where training starts: a state_dict, a module, a safetensors file, or
+    a flat vector of the trainable parameters in the order of `model.parameters()`. The test set is evaluated
     every `eval_every` rounds (by default 100 times a run) and at the end. Each callback gets a Progress after every
-    round, and stops the run by returning True.
+    round, and stops the run by progress.stop() or by raising StopRun.
 
     With `out`, the run is kept in that folder; `resume=True` goes on with what the folder holds, bit for bit as if it
-    had never stopped. `config` is what the folder's run.json says of the run, by default a description of the objects.
+    had never stopped. `progress` shows a bar; by default it does where a person watches, in a terminal or a notebook.
+    `config` is what the folder's run.json says of the run, by default a description of the objects.
 
     `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
     depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are on the CPU in any case.
@@ -85,7 +97,12 @@ def run(
 
     `engine_maker` makes what trains the clients and evaluates, where that is not this machine alone. A checkpoint is
     saved with each evaluation and, between them, when the last one is `save_seconds` old.
+
+    `keep_best=True` keeps the parameters of the best evaluation (`Result.best_params`): by the validation scores where
+    the data have a validation part, else by the test scores.
     """
+    if not isinstance(task, Task):
+        raise ConfigError(f"task must be a fedgbo.Task such as fedgbo.Task(name, data, model), not {task!r:.60}")
     whole("rounds", rounds)
     if eval_every is not None:
         whole("eval_every", eval_every)
@@ -99,31 +116,36 @@ def run(
         raise ConfigError(unknown("engine", str(engine), ENGINES))
     if resume and out is None:
         raise ConfigError("resume=True needs out=, the folder of the run to resume")
+    if initial_params is not None and not isinstance(initial_params, Tensor | np.ndarray):
+        task, initial_params = starting_from(task, initial_params), None
     plan = Plan(
         task=task,
         algorithm=algorithm,
         pipeline=Pipeline.of(task.cohort_size, sampler, transforms, aggregator, weights),
-        rounds=rounds,
+        rounds=int(rounds),
         local_steps=plain_steps(local_steps),
         seed=int(seed),
-        eval_every=evaluations(rounds) if eval_every is None else eval_every,
+        eval_every=evaluations(int(rounds)) if eval_every is None else int(eval_every),
         initial_params=initial_params,
-        callbacks=callbacks,
+        callbacks=check_callbacks(callbacks),
         out=None if out is None else Path(out),
         resume=resume,
-        workers=workers,
+        workers=None if workers is None else int(workers),
         metrics=check_metrics(metrics),
         device=device,
         engine=engine,
         config=config,
         save_seconds=save_seconds,
+        keep_best=keep_best,
     )
     keep_freed_memory()
-    if under_torchrun():
-        from fedgbo.runs.ranks import run_rank
+    with shown(label_of(describe(algorithm)), progress) as bar:
+        plan = replace(plan, callbacks=(*bar, *plan.callbacks))
+        if under_torchrun():
+            from fedgbo.runs.ranks import run_rank
 
-        return run_rank(plan)
-    return run_here(plan, _engine if engine_maker is None else engine_maker)
+            return run_rank(plan)
+        return run_here(plan, _engine if engine_maker is None else engine_maker)
 
 
 def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
@@ -132,8 +154,9 @@ def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
     with reproducible(device), ExitStack() as stack:
         engine = engine_maker(plan, device)
         begin, about = plan.start(engine)
+        plan = described(plan, about)
         folder, start = open_folder(stack, plan, begin, about)
-        memory = client_memory(stack, plan, folder, start)
+        memory = client_memory(stack, plan, engine.origin, folder, start)
         recorder = Recorder(folder, plan, about, memory)
         return Loop(plan, engine, recorder, memory).go(start, device)
 
@@ -145,10 +168,11 @@ class Recorder:
         self, folder: RunFolder | None, plan: Plan, about: Mapping[str, Any], memory: ClientMemory | None
     ) -> None:
         self.folder, self.plan, self.about, self.memory = folder, plan, about, memory
+        self.callbacks = Callbacks(plan.callbacks)
         self.saved_at = time.monotonic()
 
     def tell(self, progress: Progress, *, evaluated: bool, final: bool = False) -> bool:
-        """Write a round down and call the callbacks; return whether one of them wants to stop.
+        """Write a round down and call the callbacks; return whether one of them stopped the run.
 
         A round that was evaluated comes with a checkpoint, but for the first and the final one.
         """
@@ -160,8 +184,7 @@ class Recorder:
             self.save(progress)
             self.saved_at = time.monotonic()
             progress = progress._replace(seconds={**progress.seconds, "saving": self.saved_at - began})
-        wishes = [] if final else [callback(progress) for callback in self.plan.callbacks]
-        return any(wishes)
+        return not final and self.callbacks(progress._replace(about=self.about))
 
     def save(self, progress: Progress) -> None:
         """Save a checkpoint."""
@@ -171,7 +194,7 @@ class Recorder:
         if self.memory is not None:
             self.memory.flush()
             rounds = self.memory.rounds
-        oldest = self.folder.save(Checkpoint(progress.state, progress.ledger, self.about, rounds))
+        oldest = self.folder.save(Checkpoint(progress.state, progress.ledger, self.about, rounds, progress.best))
         if self.memory is not None:
             self.memory.prune(oldest)
 
@@ -186,7 +209,7 @@ class Loop:
     """Runs rounds until the last one, and records them."""
 
     def __init__(self, plan: Plan, engine: Engine, recorder: Recorder, memory: ClientMemory | None) -> None:
-        self.plan, self.engine, self.recorder = plan, engine, recorder
+        self.plan, self.engine, self.recorder, self.memory = plan, engine, recorder, memory
         self.accounts = Accounts.of(engine)
         meter = Meter(plan.algorithm)
         self.rounds = Rounds(engine, plan.algorithm, plan.local_steps, plan.pipeline, self.accounts, meter, memory)
@@ -195,12 +218,19 @@ class Loop:
         """Run the rounds that are left."""
         history, last = start.history, self.plan.rounds
         progress = Progress(start.state.on(device), start.ledger, last, engine=explain(self.engine))
+        if self.plan.keep_best:
+            if history and start.best is None:
+                raise RunFolderError(
+                    f"{self.plan.out} was begun without keep_best, so the best parameters so far are not there; resume "
+                    "it without keep_best, or begin it anew"
+                )
+            progress = progress._replace(best=start.best)
         try:
             evaluate = self._due(progress) and (not history or history[-1].round < progress.ledger.round)
             stop = False
             while True:
                 if evaluate:
-                    progress = self._evaluated(progress)
+                    progress = self._evaluated(progress, history)
                     history.append(progress.record)  # type: ignore[arg-type]
                 stop = self.recorder.tell(progress, evaluated=evaluate)
                 if progress.ledger.round >= last or stop:
@@ -217,28 +247,30 @@ class Loop:
             self.recorder.end(progress, "diverged", reason=str(error))
             raise
         if not history or history[-1].round != progress.ledger.round:  # a callback stopped between evaluations
-            progress = self._evaluated(progress)
+            progress = self._evaluated(progress, history)
             history.append(progress.record)  # type: ignore[arg-type]
             self.recorder.tell(progress, evaluated=True, final=True)
-        finished = progress.ledger.round >= last
-        self.recorder.end(progress, "finished" if finished else "stopped", accuracy=history[-1].accuracy)
-        return Result(self.plan.task, progress.state.on("cpu"), history)
+        status = "finished" if progress.ledger.round >= last else "stopped"
+        self.recorder.end(progress, status, accuracy=history[-1].accuracy)
+        state, config = progress.state.on("cpu"), self.plan.config or {}
+        return Result(self.plan.task, state, history, config, status, self.engine.origin, progress.best)
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""
         return progress.ledger.round % self.plan.eval_every == 0 or progress.ledger.round == progress.rounds
 
-    def _evaluated(self, progress: Progress) -> Progress:
-        """Add a record of the test scores."""
+    def _evaluated(self, progress: Progress, history: Sequence[Record]) -> Progress:
+        """Add a record of the scores, and keep the model if it is the best so far."""
         began, ledger = time.perf_counter(), progress.ledger
-        scores = self.engine.evaluate(progress.state.params)
-        if not torch.isfinite(torch.tensor(scores["loss"])):
-            raise DivergenceError(f"the test loss is {scores['loss']} after round {ledger.round}")
+        scores = self.engine.evaluate(progress.state, self._own_buffers(progress))
+        if (problem := scores.not_finite()) is not None:
+            raise DivergenceError(f"{problem} after round {ledger.round}")
         took = time.perf_counter() - began
+        notes = [note for note in (self.accounts.note(ledger), scores.note) if note is not None]
         record = Record(
             round=ledger.round,
-            loss=scores["loss"],
-            accuracy=scores.get("accuracy"),
+            loss=scores.loss,
+            accuracy=scores.accuracy,
             train_loss=ledger.loss_sum / ledger.loss_rounds if ledger.loss_rounds else None,
             download_bytes=ledger.download_bytes,
             upload_bytes=ledger.upload_bytes,
@@ -246,15 +278,33 @@ class Loop:
             counted_flops=ledger.counted_flops,
             seconds=ledger.seconds + took,
             drift=ledger.mean_drift(),
-            note=self.accounts.note(ledger),
+            note="; ".join(notes) or None,
+            validation_loss=scores.validation.get("loss"),
+            validation_accuracy=primary(scores.validation),
+            scores=scores.flat(),
         )
+        if self.plan.keep_best and all(record.quality > before.quality for before in history):
+            progress = progress._replace(
+                best=State(progress.state.params, {}, progress.state.buffers).on("cpu").clone()
+            )
         ledger = ledger._replace(seconds=record.seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         return progress._replace(ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
 
+    def _own_buffers(self, progress: Progress) -> OwnBuffers | None:
+        """Return how to look up the buffers that clients keep; None: they keep none, or none in this process."""
+        origin, memory = self.engine.origin, self.memory
+        if origin.local_buffers is None or memory is None:
+            return None
+        algorithm = at_round(self.plan.algorithm, progress.ledger.round)
+        initial = origin.client_state(algorithm, progress.state.params)
+        return lambda client: memory.load(client, initial)[LOCAL_BUFFERS]
 
-def client_memory(stack: ExitStack, plan: Plan, folder: RunFolder | None, start: Start) -> ClientMemory | None:
+
+def client_memory(
+    stack: ExitStack, plan: Plan, origin: Origin, folder: RunFolder | None, start: Start
+) -> ClientMemory | None:
     """Return where the clients' states are kept: in the run's folder or, without one, in a temporary one."""
-    if not at_round(plan.algorithm, 0).client_state(start.state.params):
+    if not origin.client_state(at_round(plan.algorithm, 0), start.state.params):
         return None
     if folder is not None:
         return ClientMemory(folder.path / "clients", start.clients)

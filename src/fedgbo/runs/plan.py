@@ -1,26 +1,28 @@
 """What a run was asked for, checked and complete, and where it begins or goes on."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, State, unknown
 from fedgbo.core.check import check, optimisers_of
-from fedgbo.engines.engine import Engine
+from fedgbo.engines.engine import Engine, Origin
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.aggregators import ExactMean
 from fedgbo.pipeline.samplers import FixedSize
+from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Ledger, Record
-from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
 
@@ -30,7 +32,9 @@ METRICS = {
     "drift": "that, and how far their gradients are off those at x_t, with the bound (equations (2) and (3))",
 }
 
-Callback = Callable[[Progress], bool | None]
+FINGERPRINT = "fingerprint"  # of loss, model and data: numbers that may differ by rounding
+RECENT = ("constants", "data", FINGERPRINT)  # that checkpoints of version 0.1.0 lack
+TOLERANCE = 1e-3  # of a fingerprint: kernels and machines round in different ways
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +45,7 @@ class Start:
     ledger: Ledger
     history: list[Record]
     clients: Mapping[int, int]
+    best: State | None = None  # the model of the best evaluation so far, where it is kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +59,7 @@ class Plan:
     local_steps: LocalSteps
     seed: int
     eval_every: int
-    initial_params: Tensor | None = None
+    initial_params: Tensor | np.ndarray[Any, Any] | None = None
     callbacks: Sequence[Callback] = ()
     out: Path | None = None
     resume: bool = False
@@ -64,8 +69,9 @@ class Plan:
     engine: str = "auto"
     config: Mapping[str, Any] | None = None
     save_seconds: float = SAVE_SECONDS
+    keep_best: bool = False
 
-    def about(self, params: Tensor) -> dict[str, Any]:
+    def about(self, params: Tensor, origin: Origin) -> dict[str, Any]:
         """Return what must be the same for a run to be resumed."""
         about = {
             "task": {
@@ -80,6 +86,9 @@ class Plan:
             "local_steps": describe(self.local_steps),
             "seed": self.seed,
             "initial_params": sha256(params.cpu().numpy().tobytes()).hexdigest(),
+            "constants": origin.constants(),
+            "data": self.task.data.digest(),
+            FINGERPRINT: dict(origin.fingerprint),
         }
         own, usual = vars(self.pipeline), vars(Pipeline(FixedSize(self.task.cohort_size), (), ExactMean()))
         about |= {name: describe(part) for name, part in own.items() if part != usual[name]}
@@ -91,7 +100,17 @@ class Plan:
         for optimiser in optimisers_of(self.algorithm):
             if type(optimiser) not in OPTIMISERS.values():
                 check(optimiser, params)  # a wrong formula would train, and be wrong without a word
-        return Start(self.algorithm.init(params).on("cpu"), Ledger(), [], {}), self.about(params)
+        state = State.expect(self.algorithm.init(params), f"{type(self.algorithm).__name__}.init", params)
+        state = state.with_buffers(engine.origin.buffers).on("cpu")
+        return Start(state, Ledger(), [], {}), self.about(params, engine.origin)
+
+
+def described(plan: Plan, about: Mapping[str, Any]) -> Plan:
+    """Return the plan with a configuration: its own or, by default, a description of its objects."""
+    if plan.config is not None:
+        return plan
+    shown = {"rounds": plan.rounds, "eval_every": plan.eval_every, "metrics": list(plan.metrics)}
+    return replace(plan, config={**about, **shown})
 
 
 def check_metrics(metrics: Sequence[str]) -> tuple[str, ...]:
@@ -120,8 +139,7 @@ def open_folder(stack: ExitStack, plan: Plan, begin: Start, about: Mapping[str, 
         folder = RunFolder.open(plan.out)
         folder.lock()
     else:
-        own = {**about, "rounds": plan.rounds, "eval_every": plan.eval_every, "metrics": plan.metrics}
-        folder = RunFolder.create(plan.out, own if plan.config is None else plan.config)
+        folder = RunFolder.create(plan.out, plan.config or {})
     stack.callback(folder.close)
     return folder, _resumed(folder, about, begin) if plan.resume else begin
 
@@ -134,17 +152,37 @@ def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start
         return begin
     for key in {**about, **checkpoint.about}:
         ours, theirs = about.get(key), checkpoint.about.get(key)
-        if theirs != ours:
-            raise RunFolderError(
-                f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
-                "resume it with the settings it was begun with, or choose another folder"
-            )
+        if not differ(key, ours, theirs) or (theirs is None and key in RECENT):
+            continue
+        if key in _TOLD:
+            raise RunFolderError(f"{folder.path} holds a checkpoint of another run: {_TOLD[key]}")
+        raise RunFolderError(
+            f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
+            "resume it with the settings it was begun with, or choose another folder"
+        )
     history = folder.rewind(checkpoint.ledger.round)
-    return Start(checkpoint.state, checkpoint.ledger, history, checkpoint.clients)
+    return Start(checkpoint.state, checkpoint.ledger, history, checkpoint.clients, checkpoint.best)
 
 
-def _initial_params(engine: Engine, given: Tensor | None) -> Tensor:
-    own = engine.initial_params
+def differ(key: str, ours: Any, theirs: Any) -> bool:
+    """Return whether two runs differ in one entry of `Plan.about`; fingerprints are compared up to rounding."""
+    if key != FINGERPRINT or not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+        return bool(ours != theirs)
+    return not all(math.isclose(ours[name], theirs.get(name, math.nan), rel_tol=TOLERANCE) for name in ours)
+
+
+_TOLD = {
+    "constants": "the model has other frozen parameters or constant buffers than when it was begun; resume it with the "
+    "same model, or choose another folder",
+    "data": "the training or test data are others than those it was begun with; resume it with the same data, or "
+    "choose another folder",
+    FINGERPRINT: "the loss and the gradient of the first samples are others than when it was begun, so the model, the "
+    "loss or the data have changed; resume it with the same task, or choose another folder",
+}
+
+
+def _initial_params(engine: Engine, given: Tensor | np.ndarray[Any, Any] | None) -> Tensor:
+    own = engine.origin.params
     if given is None:
         return own
     params = torch.as_tensor(given).detach().to(own.device, own.dtype, copy=True)

@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedgbo.core import ConfigError, State
-from fedgbo.engines.device import cores, device_of, reproducible
+from fedgbo.engines.device import cores, device_of
+from fedgbo.engines.engine import Origin
+from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import local_engine
 from fedgbo.engines.torchrun.engine import TorchrunEngine
 from fedgbo.engines.torchrun.join import join, joined, under_torchrun
 from fedgbo.engines.torchrun.ranks import Ranks
+from fedgbo.runs.checkpoint import best_of, best_tensors
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.loop import Loop, Recorder, client_memory
-from fedgbo.runs.plan import Plan, Start, open_folder
+from fedgbo.runs.plan import Plan, Start, described, differ, open_folder
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
@@ -41,8 +45,9 @@ def run_rank(plan: Plan) -> Result:
                 ranks,
             )
             begin, about = plan.start(engine)
+            plan = described(plan, about)
             _check_alike(ranks, about, device)
-            recorder, start = _opened(stack, ranks, plan, begin, about)
+            recorder, start = _opened(stack, ranks, plan, engine.origin, begin, about)
             memory = recorder.memory if recorder is not None else None
             return Loop(plan, engine, _RankRecorder(recorder, ranks), memory).go(start, device)
     except BaseException as error:
@@ -69,7 +74,7 @@ class _RankRecorder(Recorder):
 
 
 def _opened(
-    stack: ExitStack, ranks: Ranks, plan: Plan, begin: Start, about: Mapping[str, Any]
+    stack: ExitStack, ranks: Ranks, plan: Plan, origin: Origin, begin: Start, about: Mapping[str, Any]
 ) -> tuple[Recorder | None, Start]:
     """Let rank 0 open the run's folder and send all processes where to start."""
     recorder, found = None, begin
@@ -77,17 +82,20 @@ def _opened(
     def look() -> bytes:
         nonlocal recorder, found
         folder, found = open_folder(stack, plan, begin, about)
-        recorder = Recorder(folder, plan, about, client_memory(stack, plan, folder, found))
+        recorder = Recorder(folder, plan, about, client_memory(stack, plan, origin, folder, found))
         told = {"ledger": found.ledger.content(), "history": [record.line() for record in found.history]}
-        return json.dumps({**told, "names": {n: x.numel() for n, x in found.state.tensors().items()}}).encode()
+        return json.dumps({**told, "names": {n: x.numel() for n, x in tensors_of(found).items()}}).encode()
+
+    def tensors_of(start: Start) -> dict[str, Tensor]:
+        return start.state.tensors() | best_tensors(start.best)
 
     told = json.loads(ranks.lead(look))
-    own, like = found.state.tensors(), begin.state.params
+    own, like = tensors_of(found), begin.state.params
     tensors = {name: own[name] if ranks.leads else like.new_empty(size) for name, size in told["names"].items()}
     for tensor in tensors.values():
         ranks.spread(tensor)
     history = [Record.of_line(line) for line in told["history"]]
-    return recorder, Start(State.of_tensors(tensors), Ledger(**told["ledger"]), history, {})
+    return recorder, Start(State.of_tensors(tensors), Ledger(**told["ledger"]), history, {}, best_of(tensors))
 
 
 def _check_alike(ranks: Ranks, about: Mapping[str, Any], device: torch.device) -> None:
@@ -97,7 +105,7 @@ def _check_alike(ranks: Ranks, about: Mapping[str, Any], device: torch.device) -
 
     def compare() -> None:
         for key, value in json.loads(json.dumps(ours)).items():
-            if value != theirs.get(key):
+            if differ(key, value, theirs.get(key)):
                 raise ConfigError(
                     f"rank {ranks.rank} has another {key} than rank 0: {value}, not {theirs.get(key)}; "
                     "give all machines the same program, settings and data"

@@ -2,13 +2,18 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedgbo.core import RunFolderError
 
-OPTIONAL = ("drift", "note")  # left out of a record's line where there are none
+OPTIONAL = (
+    "validation_loss",
+    "validation_accuracy",
+    "drift",
+    "note",
+)  # left out of a record's line where there are none
 WHOLE = ("round", "download_bytes", "upload_bytes")
 LARGEST = 1e150  # of what a run can measure: sums and squares of such numbers are still finite
 FLOPS = ("flops", "counted_flops")
@@ -53,8 +58,8 @@ class Record:
     """One evaluation: the scores after a number of rounds, and what it cost to get there."""
 
     round: int
-    loss: float  # on the test set
-    accuracy: float | None  # on the test set; None where the task has no metric
+    loss: float | None  # on the test set; None where there is no test set
+    accuracy: float | None  # the primary metric on the test set; None where there is none
     train_loss: float | None  # mean over clients, steps and rounds since the last record; None before the first round
     download_bytes: int
     upload_bytes: int
@@ -63,18 +68,38 @@ class Record:
     seconds: float
     drift: dict[str, float] | None = None  # mean over the rounds since the last record; None where it is not measured
     note: str | None = None
+    validation_loss: float | None = None  # on the validation part; None where there is none
+    validation_accuracy: float | None = None
+    scores: dict[str, float] = field(default_factory=dict)  # all metrics by name, also of validation and over clients
+
+    @property
+    def quality(self) -> tuple[int, float]:
+        """How good the model is, larger being better: by the validation scores where there are any, else by the test's.
+
+        The primary metric counts or, without one, minus the loss; without either, later is better.
+        """
+        held_out = self.validation_loss is not None
+        metric = self.validation_accuracy if held_out else self.accuracy
+        loss = self.validation_loss if held_out else self.loss
+        if metric is not None:
+            return 2, metric
+        return (0, self.round) if loss is None else (1, -loss)
 
     def line(self) -> str:
         """Return this as a line of JSON."""
         content = {name: value for name, value in asdict(self).items() if value is not None or name not in OPTIONAL}
+        if not self.scores:
+            del content["scores"]
         return json.dumps(content, allow_nan=False) + "\n"
 
     @classmethod
     def of_line(cls, line: str) -> "Record":
         """Undo `line`; keys that a later version may have added are passed over."""
         read = json.loads(line)
-        check_numbers(read, whole=WHOLE, other=("loss", "seconds"), or_none=("accuracy", "train_loss", *FLOPS))
-        content: dict[str, Any] = {**dict.fromkeys(OPTIONAL), **read}
+        scores = ("loss", "accuracy", "train_loss", "validation_loss", "validation_accuracy")
+        check_numbers(read, whole=WHOLE, other=("seconds",), or_none=(*scores, *FLOPS))
+        content: dict[str, Any] = {**dict.fromkeys(OPTIONAL), "scores": {}, **read}
+        check_numbers(content["scores"], other=content["scores"])
         if content["drift"] is not None:
             check_numbers(content["drift"], other=tuple(content["drift"]))
         try:

@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, Part, State, at_round
+import torch
+from torch import Tensor
+
+from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, Part, State, StopRun, at_round
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Engine, Gathered, Round
 from fedgbo.pipeline import Pipeline
@@ -26,6 +29,12 @@ class Progress(NamedTuple):
     record: Record | None = None  # of this round, if it was evaluated
     seconds: Mapping[str, float] = MappingProxyType({})  # of this round: training, server, evaluation, saving
     engine: str = ""  # how clients take their local steps, and why
+    about: Mapping[str, Any] = MappingProxyType({})  # what the run is: task, algorithm, local_steps, seed, ...
+    best: State | None = None  # the model of the best evaluation so far, where it is kept
+
+    def stop(self) -> NoReturn:
+        """End the callback, and the run after this round: raises StopRun."""
+        raise StopRun(f"stopped by a callback after round {self.ledger.round}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +60,13 @@ class Rounds:
         # one group, but for asynchronous clients, who train from earlier server states
         exchanged = [self._exchange(server, cohort, t, staleness) for staleness, cohort in groups.items()]
         gathered = reduce(Gathered.with_part, (gathered for gathered, _ in exchanged))
-        mean, steps = algorithm.merge([part for _, part in exchanged])
+        parts = [part for _, part in exchanged]
+        mean, steps = algorithm.merge(parts)
         after = algorithm.server_update(server, mean, steps)
 
         where = f"{type(algorithm).__name__}.server_update"
-        after = _checked(State.expect(after, where, server.params), server, t)
+        after = State.expect(after, where, server.params).with_buffers(_buffers(server, parts))
+        after = _checked(after, server, t)
         if self.memory is not None:
             self.memory.commit(gathered.clients, t)
         took = time.perf_counter() - began
@@ -70,6 +81,7 @@ class Rounds:
         name, version = type(algorithm).__name__, algorithm.version(server, staleness)
         steps = pipeline.sampler.steps(cohort, steps_of(self.local_steps, cohort, t))
         down = State.expect(algorithm.broadcast(version), f"{name}.broadcast", server.params)
+        down = down.with_buffers(server.buffers)
 
         # client_update and the transforms' encode for every client, then the aggregator
         work = Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory)
@@ -77,9 +89,20 @@ class Rounds:
         mean = pipeline.decode(gathered.mean, engine.seed, t)
         if (second := algorithm.second_exchange(version, mean)) is not None:
             down = State.expect(algorithm.broadcast(second), f"{name}.broadcast", server.params)
-            gathered, version = engine.train(work.with_download(down)).after(gathered), second
+            again = work.with_download(down.with_buffers(server.buffers))
+            gathered, version = engine.train(again).after(gathered), second
             mean = pipeline.decode(gathered.mean, engine.seed, t)
         return gathered, Part(algorithm, mean, gathered.steps, version, staleness)
+
+
+def _buffers(server: State, parts: Sequence[Part]) -> Tensor | None:
+    """Return the server's buffers minus the mean over all clients of the differences that they made."""
+    means = [(part.mean.buffers, part.mean.clients) for part in parts if part.mean.buffers is not None]
+    if server.buffers is None or not means:
+        return server.buffers
+    total = sum(clients for _, clients in means)
+    moved = [buffers if clients == total else buffers * (clients / total) for buffers, clients in means]
+    return server.buffers - (moved[0] if len(moved) == 1 else torch.stack(moved).sum(dim=0))
 
 
 def _checked(after: State, server: State, t: int) -> State:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+from fedgbo.tasks.cifar10 import cifar10
 from fedgbo.tasks.cifar100 import cifar100, cifar100_synthetic
 from fedgbo.tasks.digits import digits
+from fedgbo.tasks.fashion_mnist import fashion_mnist
 from fedgbo.tasks.femnist import femnist, femnist_synthetic
 from fedgbo.tasks.quadratic import quadratic
 from fedgbo.tasks.sent140 import sent140, sent140_synthetic
@@ -12,8 +14,10 @@ from fedgbo.tasks.task import Task
 
 TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,
+    "cifar10": cifar10,
     "cifar100": cifar100,
     "cifar100-synthetic": cifar100_synthetic,
+    "fashion-mnist": fashion_mnist,
     "femnist": femnist,
     "femnist-synthetic": femnist_synthetic,
     "quadratic": quadratic,

@@ -4,6 +4,7 @@ The paper's text crops to 28x28, but its sizes and costs only fit 32x32 inputs: 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ CLIENTS_PER_ROUND = 5
 def cifar100(*, data: Path | str | None = None, crop: int = 32) -> Task:
     """Open the packed data in the data folder, or in the folder `data`."""
     _check_crop(crop)
-    store = open_packed("cifar100", data)
-    return _task("cifar100", store.arrays, str(store.path), crop)
+    store = open_packed("cifar100", data, "cifar100-synthetic")
+    return _task("cifar100", store.arrays, str(store.path), crop, store.digest)
 
 
 def cifar100_synthetic(*, clients: int = 500, seed: int = 0, test_samples: int = 10_000, crop: int = 32) -> Task:
@@ -41,8 +42,9 @@ def _check_crop(crop: int) -> None:
         raise ConfigError(f"crop must be 32, or 28 as the paper's text has it, not {crop!r}")
 
 
-def _task(name: str, arrays: Mapping[str, Any], where: str, crop: int) -> Task:
+def _task(name: str, arrays: Mapping[str, Any], where: str, crop: int, digest: str | None = None) -> Task:
     data = image_data(arrays, where, mean=MEAN, std=STD, flip=True, crop=crop, padding=PADDING[crop])
+    data = replace(data, content_digest=digest)
 
     def model() -> nn.Module:
         return paper_cnn(channels=3, size=crop, classes=100)

@@ -1,6 +1,7 @@
 """The paper's FEMNIST: handwritten digits and letters of 62 classes by 3,000 writers, and a stand-in without files."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ CLIENTS_PER_ROUND = 30
 def femnist(*, data: Path | str | None = None, clients: int = 3000) -> Task:
     """Open the packed data in the data folder, or in the folder `data`: its first `clients`, or all if it has fewer."""
     whole("clients", clients)
-    store = open_packed("femnist", data)
-    return _task("femnist", store.arrays, str(store.path), clients)
+    store = open_packed("femnist", data, "femnist-synthetic")
+    return _task("femnist", store.arrays, str(store.path), clients, store.digest)
 
 
 def femnist_synthetic(*, clients: int = 3000, seed: int = 0, test_samples: int = 10_000) -> Task:
@@ -29,8 +30,8 @@ def femnist_synthetic(*, clients: int = 3000, seed: int = 0, test_samples: int =
     return _task("femnist-synthetic", arrays, "femnist-synthetic", clients)
 
 
-def _task(name: str, arrays: Mapping[str, Any], where: str, clients: int) -> Task:
-    data = image_data(arrays, where, invert=True, clients=clients)
+def _task(name: str, arrays: Mapping[str, Any], where: str, clients: int, digest: str | None = None) -> Task:
+    data = replace(image_data(arrays, where, invert=True, clients=clients), content_digest=digest)
     return Task(name, data, _model, clients_per_round=min(CLIENTS_PER_ROUND, data.clients), batch_size=32)
 
 

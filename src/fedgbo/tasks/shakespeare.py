@@ -4,6 +4,7 @@ How much of a speaker's text is for training is decided when the data are packed
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fedgbo.data.shakespeare import window_data
@@ -17,8 +18,8 @@ CLIENTS_PER_ROUND = 7
 
 def shakespeare(*, data: Path | str | None = None) -> Task:
     """Open the packed data in the data folder, or in the folder `data`."""
-    store = open_packed("shakespeare", data)
-    return _task("shakespeare", store.arrays, str(store.path))
+    store = open_packed("shakespeare", data, "shakespeare-synthetic")
+    return _task("shakespeare", store.arrays, str(store.path), store.digest)
 
 
 def shakespeare_synthetic(
@@ -29,6 +30,6 @@ def shakespeare_synthetic(
     return _task("shakespeare-synthetic", arrays, "shakespeare-synthetic")
 
 
-def _task(name: str, arrays: Mapping[str, Array], where: str) -> Task:
-    data = window_data(arrays, where)
+def _task(name: str, arrays: Mapping[str, Array], where: str, digest: str | None = None) -> Task:
+    data = replace(window_data(arrays, where), content_digest=digest)
     return Task(name, data, shakespeare_gru, clients_per_round=min(CLIENTS_PER_ROUND, data.clients), batch_size=32)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedgbo.core import ConfigError, RankError, State, Stats, Upload
 from fedgbo.engines.engine import Gathered, LocalEngine, Round, Tally
+from fedgbo.engines.evaluate import OwnBuffers, Scores
 from fedgbo.engines.torchrun.ranks import Ranks, Row
 from fedgbo.pipeline.aggregators import ExactMean, ExactSum, WeightedSum, check_alike
 
@@ -36,13 +37,18 @@ class TorchrunEngine:
     def __init__(self, local: LocalEngine, ranks: Ranks) -> None:
         self.local, self.ranks = local, ranks
         self.task, self.seed, self.model = local.task, local.seed, local.model
-        self.initial_params, self.sample = local.initial_params, local.sample
+        self.origin, self.sample = local.origin, local.sample
         self.choice = f"{ranks.size} processes, each with {local.choice}"
 
-    def evaluate(self, params: Tensor) -> dict[str, float]:
-        starts = self.local.chunks()
-        parts = self.local.parts(params, self.ranks.share(starts))
-        return self.local.scores(self.ranks.rows(parts, len(starts), 2))
+    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+        """Share the chunks of samples; where scores are not sums, or clients keep buffers, rank 0 evaluates alone."""
+        local, scorer = self.local, self.local.scorer
+        if not scorer.additive or self.origin.local_buffers is not None:
+            return Scores.of_content(self.ranks.lead(lambda: local.evaluate(server, own_buffers).content()))
+        chunks = local.chunks()
+        pieces = local.pieces(server, self.ranks.share(chunks))
+        rows = self.ranks.rows((piece.row() for piece in pieces), len(chunks), scorer.width)
+        return scorer.scores(chunks, map(scorer.of_row, rows))
 
     def train(self, work: Round) -> Gathered:
         held = self._fetch_states(work)
@@ -156,7 +162,7 @@ class TorchrunEngine:
 
     def _fetch_states(self, work: Round) -> _HeldStates | None:
         """Send the clients' states, which rank 0 keeps, to the processes that train them."""
-        initial = work.algorithm.client_state(work.down.params)
+        initial = self.origin.client_state(work.algorithm, work.down.params)
         if not initial:
             return None
 

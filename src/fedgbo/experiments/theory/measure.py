@@ -104,6 +104,7 @@ def _observe(quadratics: Quadratics, training: Training, seed: int) -> tuple[flo
         seed=seed,
         eval_every=1,  # so that records have the drift of each round, not a mean
         callbacks=[look],
+        progress=False,
         metrics=("drift",),
     )
     drifts = [record.drift for record in result.history if record.drift is not None]

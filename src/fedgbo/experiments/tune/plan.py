@@ -245,9 +245,9 @@ def score(runs: Iterable[Sequence[Record]], kind: Kind = "curve", warm_up: int =
     total, rounds = 0.0, 0
     for records in runs:
         points = [
-            (weight, -record.loss if record.accuracy is None else record.accuracy)
+            (weight, record.quality[1])
             for before, record in pairwise(records)
-            if (weight := record.round - max(before.round, warm_up)) > 0
+            if (weight := record.round - max(before.round, warm_up)) > 0 and record.quality[0] > 0
         ]
         if points:
             length = sum(weight for weight, _ in points)

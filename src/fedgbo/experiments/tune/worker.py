@@ -180,13 +180,13 @@ class _Curves:
     def score(self) -> float | None:
         return score([list(curve.values()) for curve in self._curves], self._plan.score, self._plan.warm_up)
 
-    def watch(self, progress: Progress) -> bool:
-        """Callback of a run: add its record; return whether it should stop."""
+    def watch(self, progress: Progress) -> None:
+        """Callback of a run: add its record; stop it if the study prunes the trial."""
         curve = self._curves[-1]
         for later in [round for round in curve if round > progress.ledger.round]:
             del curve[later]  # measured before an interrupt, and about to be measured again
         if progress.record is None:
-            return False
+            return
         curve[progress.record.round] = progress.record
         rounds = (len(self._curves) - 1) * self._plan.rounds + progress.record.round
         value = self.score()
@@ -194,7 +194,8 @@ class _Curves:
             self._told = rounds
             self._trial.report(value, rounds)
             self.pruned = self._trial.should_prune()
-        return self.pruned
+        if self.pruned:
+            progress.stop()
 
     def cost(self, cohort: int) -> Cost:
         total = Cost()

@@ -1,0 +1,94 @@
+"""A module's buffers: constant ones, such as masks, and those that training changes, such as running statistics."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedgbo.core import ConfigError
+
+
+class Buffers:
+    """The buffers that training changes, as one flat vector; `find` tells which they are.
+
+    Constant buffers are part of the model as it was built. They are neither sent nor averaged, and a model that changes
+    one of them later is refused: the change would be lost, or would depend on the order of the clients.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self.moving: list[str] = []
+        self._constant: dict[str, tuple[Tensor, int, Tensor]] = {}  # itself, torch's count of writes to it, a copy
+
+    def find(self, train: Callable[[], object]) -> None:
+        """Find the buffers that training changes by training once, and put all buffers back."""
+        own = {name: (buffer, buffer._version) for name, buffer in self._module.named_buffers()}
+        before = {name: buffer.clone() for name, (buffer, _) in own.items()}
+        train()
+        after = dict(self._module.named_buffers())
+
+        def written(name: str) -> bool:
+            buffer, version = own[name]  # a write may leave the value as it is, such as that of a converged estimate
+            return after[name] is not buffer or buffer._version != version or not _same(buffer, before[name])
+
+        self.moving = [name for name in own if name in after and written(name)]
+        for name in self.moving:
+            if after[name].shape != before[name].shape:
+                raise ConfigError(
+                    f"the model's buffer '{name}' changes its shape in forward, from {tuple(before[name].shape)} to "
+                    f"{tuple(after[name].shape)}, so it cannot be averaged; keep it as a plain attribute"
+                )
+            _write(after[name], before[name])
+        constant = {name: after[name] for name in before if name in after and name not in self.moving}
+        self._constant = {name: (buffer, buffer._version, before[name]) for name, buffer in constant.items()}
+
+    def adopt(self, other: "Buffers") -> None:
+        """Take over what another model of the same kind found."""
+        own = dict(self._module.named_buffers())
+        self.moving = list(other.moving)
+        self._constant = {name: (own[name], own[name]._version, own[name].clone()) for name in other._constant}
+
+    def values(self, dtype: torch.dtype) -> Tensor | None:
+        """Return the moving buffers as one vector of that type; None: there are none."""
+        if not self.moving:
+            return None
+        named = dict(self._module.named_buffers())
+        return torch.cat([named[name].detach().reshape(-1).to(dtype) for name in self.moving])
+
+    def load(self, values: Tensor | None) -> None:
+        """Give the moving buffers these values; whole numbers are rounded."""
+        if values is None or not self.moving:
+            return
+        load_buffers(self._module, self.moving, values)
+
+    def check_constant(self) -> None:
+        """Raise if a constant buffer was changed."""
+        if not self._constant:
+            return
+        named = dict(self._module.named_buffers())
+        for name, (buffer, version, value) in self._constant.items():
+            written = named[name] is not buffer or buffer._version != version
+            if written and not _same(named[name], value):
+                raise ConfigError(
+                    f"the model's buffer '{name}' was changed during training, but not by its first minibatch, so it "
+                    "was taken for a constant; let every forward pass in training update it, or none"
+                )
+
+
+def load_buffers(module: nn.Module, names: Sequence[str], values: Tensor) -> None:
+    """Give a module's buffers of these names the values of one flat vector."""
+    named, begin = dict(module.named_buffers()), 0
+    for name in names:
+        buffer = named[name]
+        _write(buffer, values[begin : begin + buffer.numel()].view(buffer.shape))
+        begin += buffer.numel()
+
+
+def _write(buffer: Tensor, value: Tensor) -> None:
+    exact = buffer.dtype.is_floating_point or not value.dtype.is_floating_point
+    buffer.detach().copy_(value if exact else value.round())
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Compare two buffers; a NaN equals a NaN."""
+    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())

@@ -1,0 +1,63 @@
+"""All local steps of a client in one call of C code, for networks that are a stack of known layers."""
+
+import sys
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgbo.core import AffineStep, Proximal, Rows, Term
+from fedgbo.data.samples import TensorSamples
+from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.layers.network import Network
+from fedgbo.engines.plain import SimulatedClient
+from fedgbo.tasks.task import Task
+
+ROOM = 4 * 2**20  # bytes of minibatches that are made before a call, where the C code cannot read the samples itself
+
+
+class OneCall:
+    """Between the local steps of a client there is no Python, so that threads never wait for its lock."""
+
+    def __init__(self, task: Task, network: Network) -> None:
+        train, offsets = task.data.train, task.data.offsets
+        self._samples: tuple[Tensor, Tensor] | None = None  # that the C code gathers minibatches from
+        self._most = sys.maxsize  # minibatches of a call
+        within = offsets[0] >= 0 and offsets[-1] <= len(train) and bool((np.diff(offsets) >= 0).all())
+        if type(train) is TensorSamples and within and network.takes(train.inputs, train.targets):
+            self._samples = train.inputs.contiguous(), train.targets.contiguous()
+        else:
+            batch = task.batch_size or int(np.diff(offsets).max())
+            self._most = max(1, ROOM // (batch * network.sample_bytes))
+
+    def explain(self, model: FlatModel) -> str:
+        return "all local steps of a client in one call of C code"
+
+    def takes(self, terms: Sequence[Term]) -> bool:
+        return all(type(term) is Proximal for term in terms)
+
+    def descend(self, client: SimulatedClient, params: Tensor, step: AffineStep) -> Tensor:
+        y = torch.empty_like(client.model.params).copy_(params)
+        pull = 0.0, params
+        if client.terms:
+            mu = float(sum(term.mu for term in client.terms if isinstance(term, Proximal)))
+            pull = mu, client.start.to(y.dtype).contiguous()
+        network, left = cast(Network, client.model.network), client.steps
+        while left > 0:
+            count = min(client.before_pause(left), self._most)
+            batches = self._next(client, count)
+            client.losses.extend(network.descend(y, batches, count, step, pull))
+            left -= count
+        return y
+
+    def _next(self, client: SimulatedClient, count: int) -> tuple[Tensor, Tensor, Rows]:
+        """Return the next minibatches as samples, and their rows in them."""
+        if self._samples is not None:
+            rows = client.next_rows(count)
+            client.gradients += len(rows)
+            return *self._samples, rows
+        made = client.next_batches(count)
+        inputs, targets = torch.cat([x for x, _ in made]), torch.cat([y for _, y in made])
+        return inputs, targets, np.arange(len(inputs))

@@ -1,0 +1,4 @@
+/* network.c for doubles */
+
+#define DOUBLE
+#include "network.c"

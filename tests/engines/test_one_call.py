@@ -1,0 +1,101 @@
+"""All local steps of a client in one call against the textbook loop, on every kind of samples."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fedgbo
+from fedgbo.core import AffineStep
+from fedgbo.data.images import ImageSamples
+from fedgbo.engines import one_call
+from fedgbo.engines.one_call import OneCall
+from fedgbo.engines.select import engine_for
+from fedgbo.engines.threads import ThreadedEngine
+from fedgbo.native import library
+from fedgbo.tasks import TASKS
+from tests.conftest import make_task
+from tests.engines.rounds import EXAMPLES
+
+pytestmark = pytest.mark.skipif(library() is None, reason="there is no C code here")
+
+
+def run(task, algorithm, **settings):
+    return fedgbo.run(task, algorithm, rounds=3, local_steps=4, **settings)
+
+
+def assert_close(found, expected):
+    assert torch.allclose(found.params, expected.params, rtol=1e-4, atol=1e-5)
+    ours, theirs = found.history[-1], expected.history[-1]
+    assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-5)
+    assert ours.flops == theirs.flops
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_algorithm_is_as_in_the_textbook(name):
+    task = replace(TASKS["digits"](), clients_per_round=3)
+    assert_close(run(task, EXAMPLES[name]), run(task, EXAMPLES[name], engine="plain"))
+
+
+@pytest.mark.parametrize("batch_size", [5, None])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_batches_and_types(batch_size, dtype):
+    task = make_task(clients=5, samples=7, batch_size=batch_size, dtype=dtype)
+    assert_close(run(task, EXAMPLES["fedgbo"]), run(task, EXAMPLES["fedgbo"], engine="plain"))
+
+
+def test_mean_squared_error():
+    random = np.random.default_rng(0)
+    pairs = [(random.normal(size=(6, 3)).astype("f4"), random.normal(size=(6, 2)).astype("f4")) for _ in range(4)]
+    data = fedgbo.FederatedData.from_clients(train=pairs[:3], test=pairs[3])
+    task = fedgbo.Task("lines", data, lambda: nn.Linear(3, 2), batch_size=4, loss=functional.mse_loss)
+    assert type(engine_for(task, EXAMPLES["fedavg"], 0).descent) is OneCall
+    assert_close(run(task, EXAMPLES["fedavg"]), run(task, EXAMPLES["fedavg"], engine="plain"))
+
+
+def augmented():
+    """Images that are flipped and cropped at random: the C code gets minibatches that Python made."""
+    random = np.random.default_rng(0)
+
+    def samples(count, **options):
+        images = random.integers(256, size=(count, 1, 8, 8), dtype=np.uint8)
+        return ImageSamples(images, random.integers(3, size=count, dtype=np.uint8), crop=8, **options)
+
+    data = fedgbo.FederatedData(samples(30, flip=True, padding=1), np.array([0, 10, 20, 30]), samples(5))
+    model = lambda: nn.Sequential(nn.Conv2d(1, 5, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(320, 3))  # noqa: E731
+    return fedgbo.Task("augmented", data, model, batch_size=4)
+
+
+@pytest.mark.parametrize("room", [1, 2 * 4 * 64 * 4, 2**20])  # one minibatch at a time, two, all
+def test_random_minibatches_are_those_of_the_textbook(monkeypatch, room):
+    monkeypatch.setattr(one_call, "ROOM", room)
+    assert type(engine_for(augmented(), EXAMPLES["fedgbo"], 0).descent) is OneCall
+    assert_close(run(augmented(), EXAMPLES["fedgbo"]), run(augmented(), EXAMPLES["fedgbo"], engine="plain"))
+
+
+@pytest.mark.parametrize("task", [augmented, lambda: make_task(clients=7, batch_size=4)])
+def test_the_number_of_workers_changes_no_bit(monkeypatch, task):
+    monkeypatch.setattr("fedgbo.engines.select.WORTH_THREADS_IN_C", 0)
+    assert type(engine_for(task(), EXAMPLES["fedgbo"], 0, 2)) is ThreadedEngine
+    runs = [run(task(), EXAMPLES["fedgbo"], workers=workers) for workers in (1, 2, 3)]
+    assert all(torch.equal(other.params, runs[0].params) for other in runs[1:])
+
+
+def test_after_a_nan_the_next_client_is_sound():
+    """Zeros that fill up vectors must not keep a NaN from the call before."""
+    task = make_task(clients=2, batch_size=4)
+    engine = engine_for(task, EXAMPLES["fedavg"], 0)
+    network, (inputs, targets) = engine.model.network, engine.sample
+    step, rows = AffineStep(0.0, 0.1), np.arange(2)
+
+    def trained(params):
+        y = params.clone()
+        network.descend(y, (inputs, targets, rows), 1, step, (0.0, params))
+        return y
+
+    first = trained(engine.origin.params)
+    assert torch.isnan(trained(torch.full_like(engine.origin.params, torch.nan))).all()
+    assert torch.equal(trained(engine.origin.params), first)
