@@ -6,10 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    *("README.md", "docs/tutorial.md", "docs/how-to.md", "docs/models.md", "docs/algorithms.md", "docs/data.md"),
-    "docs/theory.md",
-]
+NAMES = ("tutorial", "how-to", "models", "evaluation", "algorithms", "data", "theory")
+PAGES = ["README.md", *(f"docs/{name}.md" for name in NAMES)]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -2,13 +2,16 @@ import json
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
 from fedgbo.bench.growth import Growth, _along, crowd, write_crowd
+from fedgbo.bench.models import MODELS
 from fedgbo.bench.plain import PlainLoop
 from fedgbo.bench.race import BenchError, Contender, prepare, race
-from fedgbo.bench.report import WANTED, Row, shortfalls
+from fedgbo.bench.report import WANTED, Row, contender, shortfalls
+from fedgbo.costs.flops import forward_macs
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Round
 from fedgbo.engines.select import engine_for
@@ -34,7 +37,35 @@ def test_what_does_not_hold_is_said():
         " the server takes 9.0% of a round",
         " 9% slower than FedAvg",
     ]
-    assert set(WANTED) == {"cifar100", "femnist", "shakespeare", "sent140"}
+    assert set(WANTED) == {"cifar100", "femnist", "shakespeare", "sent140", *MODELS}
+
+
+PARAMETERS = {
+    "logistic": 610, "mlp": 101_770, "small-cnn": 17_258, "mcmahan-cnn": 1_663_370, "lstm": 213_712,
+    "transformer": 295_760, "resnet18": 11_172_170,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_that_people_use(name):
+    """Each has its usual size, can be counted, and trains."""
+    who = contender(name, "ours", "fedavg")
+    task = who.build_task()
+    module = task.model()
+    inputs, targets = task.data.train.batch(np.arange(2))
+    assert sum(p.numel() for p in module.parameters()) == PARAMETERS[name]
+    assert forward_macs(module, inputs) > 0
+    assert torch.isfinite(task.loss(module(inputs), targets))
+    assert (task.data.clients, who.local_steps) == (20, MODELS[name].local_steps)
+
+
+def test_the_plain_loop_uses_as_many_threads_as_it_is_told():
+    before = torch.get_num_threads()
+    try:
+        assert prepare(contender("logistic", "plain", "fedavg", threads=1))(0.0).steps == 100
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("beta", [None, 0.9])

@@ -114,6 +114,18 @@ class Ragged(fedgbo.FedAvg):
         return fedgbo.State(zeros, {"more": zeros}) if self.more else fedgbo.State(zeros[1:])
 
 
+def tested(model, **more):
+    """A task with a validation part, test samples of clients, and a metric that is no sum over samples."""
+    own = make_task(5, model=model, batch_size=4)
+    pairs = [own.data.train.batch(torch.arange(12 * c, 12 * c + 12).numpy()) for c in range(5)]
+    data = fedgbo.FederatedData.from_clients(train=pairs, client_tests=[*pairs[:4], None]).split_validation(0.3)
+    return fedgbo.Task("tested", data, model, 3, 4, **more)
+
+
+def widest(outputs, targets):
+    return outputs.std()
+
+
 def uneven():
     """Clients of 3 to 15 samples."""
     data = make_task(clients=5).data
@@ -157,6 +169,9 @@ GOOD = {
     "poisson-median": lambda: fedgbo.run(
         make_task(batch_size=4), fedgbo.FedGBO(ADAM), rounds=12, sampler=fedgbo.Poisson(0.2), aggregator=MEDIAN
     ),
+    "scores": lambda: fedgbo.run(tested(normed), fedgbo.FedAvg(SGD), rounds=3),
+    "metric": lambda: fedgbo.run(tested(normed, metric={"widest": widest}), fedgbo.FedAvg(SGD), rounds=3),
+    "local-buffers": lambda: fedgbo.run(tested(normed, buffers="local"), fedgbo.FedAvg(SGD), rounds=3),
     "stopped": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=9, callbacks=[stop_at_two]),
 }
 BAD = {
@@ -180,7 +195,7 @@ def outcome(work):
         result = work()
     except Exception as error:
         return [type(error).__name__, str(error)]
-    history = [[r.round, r.loss, r.accuracy, r.train_loss, r.upload_bytes, r.flops] for r in result.history]
+    history = [[r.round, r.loss, r.accuracy, r.train_loss, r.upload_bytes, r.flops, r.scores] for r in result.history]
     return [digest(result.state.tensors()), history]
 
 

@@ -303,9 +303,10 @@ def test_a_comparison_of_algorithms_with_settings_of_their_own(own, tmp_path):
     assert notes == []
     _, notes = plan(["fedavg", "fedgbo"], 1, {**shared, "optimiser": "sgd", "lr": 0.5})
     assert notes == ["fedgbo with sgd trains the same model as fedavg; choose another optimiser, such as fedgbo:sgdm"]
-    everything, _ = plan(["lr=0.3"], 1, shared)
-    assert len(everything) == 8
-    assert everything[0].algorithm["optimiser"]["lr"] == 0.3
+    for entries in (["lr=0.3"], ["all", "lr=0.3"], ["all lr=0.3"]):
+        everything, _ = plan(entries, 1, shared)
+        clients = [config.algorithm.get("optimiser") or config.algorithm["client"] for config in everything]
+        assert [client["lr"] for client in clients] == [0.3] * 8
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,26 @@ def test_the_same_seed_gives_the_same_bits():
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint8])
 def test_numbers_of_numpys(kind, tmp_path):
     task = make_task(batch_size=kind(4), clients_per_round=kind(2))
-    steps = [kind(3), [kind(3)] * task.data.clients, lambda client: kind(3)]
+    steps = [kind(3), [kind(3)] * task.data.clients, np.full(task.data.clients, 3, kind), lambda client: kind(3)]
     expected = fedgbo.run(make_task(batch_size=4, clients_per_round=2), GBO, rounds=3, local_steps=3, seed=5)
+    numbers = {"rounds": kind(3), "eval_every": kind(2), "workers": kind(1), "seed": kind(5)}
     for i, local_steps in enumerate(steps):
-        got = fedgbo.run(task, GBO, rounds=3, local_steps=local_steps, seed=kind(5), out=tmp_path / str(i))
+        got = fedgbo.run(task, GBO, local_steps=local_steps, **numbers, out=tmp_path / str(i))
         assert same(got, expected)
+        assert json.loads((tmp_path / str(i) / "run.json").read_text())["config"]["rounds"] == 3
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16])
+def test_hyperparameters_of_numpys_give_the_same_bits(kind):
+    """Arithmetic of numpy's own would round to its type: 0.25 * 0.5**t in half precision, for one."""
+    task = make_task(batch_size=4)
+
+    def run(number):
+        sgdm = fedgbo.SGDm(lr=fedgbo.Exponential(number(0.25), factor=number(0.5)), beta=number(0.5))
+        algorithm = fedgbo.Mimelite(sgdm, objective=[fedgbo.Proximal(mu=number(0.125))])
+        return fedgbo.run(task, algorithm, rounds=3, local_steps=3, transforms=[fedgbo.ClipNorm(number(0.5))])
+
+    assert same(run(kind), run(float))
 
 
 def test_the_number_of_threads_does_not_matter():

@@ -1,5 +1,6 @@
 """Results: how they are shown, tabulated, drawn, pickled and loaded."""
 
+import copy
 import pickle
 import subprocess
 import sys
@@ -95,11 +96,18 @@ def test_a_pickled_result_keeps_all_but_the_task(result, task, tmp_path):
     shown, numbers, error = subprocess.check_output([sys.executable, "-c", program], text=True).splitlines()
     assert shown == repr(result)
     assert numbers == f"{result.params.sum().item()} {result.loss} 0"
-    assert error.startswith("this result was pickled or copied, which leaves out its task 'small'; add it with")
+    assert error.startswith("this result was pickled, which leaves out its task 'small'; add it with")
     again = pickle.loads(pickle.dumps(result)).with_task(task)
     assert torch.equal(torch.nn.utils.parameters_to_vector(again.model().parameters()), result.params)
     with pytest.raises(fedgbo.ConfigError, match=r"task must be a fedgbo.Task, not 'small'"):
         result.with_task("small")
+
+
+def test_a_copy_keeps_the_task(result):
+    for copied in (copy.copy(result), copy.deepcopy(result)):
+        assert copied.task is result.task
+        assert torch.equal(copied.params, result.params)
+    assert copied.params.data_ptr() != result.params.data_ptr()
 
 
 def test_a_run_of_pythons_is_loaded(task, tmp_path):

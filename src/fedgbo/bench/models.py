@@ -74,7 +74,7 @@ def mlp() -> nn.Module:
 
 
 def small_cnn() -> nn.Module:
-    """A padded 3x3 convolution of 16 channels on 8x8 images: 17,194 parameters."""
+    """A padded 3x3 convolution of 16 channels on 8x8 images: 17,258 parameters."""
     convolution = nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)
     return nn.Sequential(*convolution, nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10))
 

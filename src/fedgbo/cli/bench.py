@@ -7,6 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from fedgbo.bench.growth import Growth, growths
+from fedgbo.bench.models import MODELS
 from fedgbo.bench.peers import PEERS, measure_peer
 from fedgbo.bench.report import LEARNING_RATES, Row, measure, shortfalls
 from fedgbo.cli import options as opt
@@ -21,7 +22,9 @@ GROWTH = ("more of", "values", "ms a round", "grows like", "peak memory without 
 
 
 def bench(
-    tasks: Annotated[str, Option(help="Which tasks, with commas between.")] = ",".join(LEARNING_RATES),
+    tasks: Annotated[str, Option(help="Which tasks and models, with commas between.")] = ",".join(
+        (*LEARNING_RATES, *MODELS)
+    ),
     seconds: Annotated[float, Option(help="Of each turn, in seconds.")] = 2.0,
     repeats: Annotated[int, Option(help="Turns of each.")] = 7,
     growth: Annotated[bool, Option(help="Measure how cost grows, too.")] = True,
@@ -32,16 +35,16 @@ def bench(
 
     Run it on an otherwise idle machine. What counts is the ratio in one run, not the absolute figure.
     """
-    names, peers = _chosen(tasks, LEARNING_RATES, "task"), _chosen(against, PEERS, "framework")
+    names, peers = _chosen(tasks, (*LEARNING_RATES, *MODELS), "task"), _chosen(against, PEERS, "framework")
     positive("seconds", seconds)
     whole("repeats", repeats)
     rows, speeds, others = [], [], []
     for name in names:
-        err.print(f"{name}: five contenders, {repeats} turns of {seconds:g} s each ...")
+        err.print(f"{name}: {3 + 2 * len({1, cores()})} contenders, {repeats} turns of {seconds:g} s each ...")
         found, speed = measure(name, seconds, repeats)
         rows += found
         speeds.append(speed)
-        for peer in peers:
+        for peer in peers if name in LEARNING_RATES else ():  # which run the paper's tasks
             err.print(f"{name}: {peer} ...")
             others.append(measure_peer(peer, name, seconds * repeats))
     grown = []

@@ -16,6 +16,7 @@ from fedgbo.reports.table import quantity
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, execute, read_config
 from fedgbo.runs.ranks import ask_rank0, leads
+from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 
@@ -165,7 +166,7 @@ def _summary(result: Result, memory_bytes: int | None, folder: Path) -> dict[str
         "client_memory_bytes": memory_bytes,
         "seconds": last.seconds,
         "digest": digest(result.state.tensors()),
-    } | {name: value for name in ("drift", "note") if (value := getattr(last, name)) is not None}
+    } | {name: value for name in ("validation_loss", "scores", "drift", "note") if (value := getattr(last, name))}
 
 
 def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
@@ -179,6 +180,7 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
     sent = f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down"
     held = "" if memory_bytes is None else f"; each holds {quantity(memory_bytes, 'B', 1024)}"
     lines = [] if last.note is None else [last.note]
+    lines += [line for line in (_other_scores(last), _over_clients(last)) if line]
     if last.drift is not None:
         lines.append(f"client models {last.drift['cosine']:.3g} apart (mean cosine distance since the last evaluation)")
         if "error" in last.drift:
@@ -191,3 +193,19 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
             str(folder),
         ]
     )
+
+
+def _other_scores(record: Record) -> str:
+    """Return the metrics beside the primary one, and those of the validation part, as a line."""
+    named = {name: value for name, value in record.scores.items() if not name.startswith("clients.")}
+    own = [f"{name} {value:.4g}" for name, value in named.items()]
+    return ", ".join(own) if len(own) > 1 else ""
+
+
+def _over_clients(record: Record) -> str:
+    """Return the means over clients as a line."""
+    lines = []
+    for name in [key.split(".")[1] for key in record.scores if key.startswith("clients.") and key.endswith(".mean")]:
+        mean, worst, spread = (record.scores[f"clients.{name}.{what}"] for what in ("mean", "worst_decile", "spread"))
+        lines.append(f"{name} {mean:.4g} (worst tenth of clients {worst:.4g}, spread {spread:.4g})")
+    return f"mean over clients: {', '.join(lines)}" if lines else ""

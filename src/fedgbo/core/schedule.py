@@ -5,9 +5,12 @@ Any number of an optimiser, an algorithm or an objective term may be a Schedule;
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from numbers import Real
 from typing import Any, TypeVar
+
+import numpy as np
 
 from fedgbo.core.errors import ConfigError
 
@@ -91,13 +94,31 @@ def at_round(thing: T, t: int) -> T:
     """
     if isinstance(thing, Schedule):
         return thing(t)  # type: ignore[return-value]
+    return _changed(thing, lambda part: at_round(part, t))
+
+
+def plain(thing: Any) -> Any:
+    """Return `thing` with every number of numpy's inside it as Python's own, whose arithmetic is in full precision.
+
+    >>> plain((Step(np.float16(1.0), every=np.int8(2)), 3))
+    (Step(initial=1.0, every=2, factor=0.1), 3)
+    """
+    if isinstance(thing, np.generic):
+        return thing.item()
+    return _changed(thing, plain)
+
+
+def _changed(thing: T, change: Callable[[Any], Any]) -> T:
+    """Return a list, tuple or dataclass with `change` applied to its parts; the same object where nothing changes."""
     if isinstance(thing, tuple | list):
-        return type(thing)(at_round(part, t) for part in thing)
+        parts = [change(part) for part in thing]
+        same = all(now is part for now, part in zip(parts, thing, strict=True))
+        return thing if same else type(thing)(parts)
     if not is_dataclass(thing) or isinstance(thing, type):
         return thing
     changed: dict[str, Any] = {}
     for field in fields(thing):
         value = getattr(thing, field.name)
-        if (now := at_round(value, t)) is not value and now != value:
+        if (now := change(value)) is not value:
             changed[field.name] = now
     return replace(thing, **changed) if changed else thing

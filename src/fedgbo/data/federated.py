@@ -238,9 +238,7 @@ def compare_memory(data: FederatedData, clients: int = 3) -> MemoryComparison:
 def _entries(given: Any, what: str) -> list[Any]:
     """Return one entry for each client, of a list or of anything else that can be gone through."""
     if isinstance(given, Mapping | str | bytes | Tensor | np.ndarray) or not isinstance(given, Iterable):
-        raise DataError(
-            f"{what} must be a list with the data of one client after the other, not {type(given).__name__}"
-        )
+        raise DataError(f"{what} must be a list with one entry for each client, not {type(given).__name__}")
     return list(given)
 
 

@@ -134,7 +134,7 @@ def _in_memory(inputs: Any, targets: Any, where: str) -> TensorSamples:
             counts.setdefault(name, len(x))
             if len(x) != counts[name]:
                 raise DataError(
-                    f"{where}: {name} of {counts[name]} and of {len(x)} samples; each sample needs all parts"
+                    f"{where}: {name} have parts of {counts[name]} and of {len(x)} samples; each sample needs all parts"
                 )
             return x
 

@@ -95,7 +95,8 @@ class PlainEngine:
         first = task.data.train.batch(np.arange(min(2, len(task.data.train))))
         with self.generators.kept():
             self._blueprint = Blueprint.of(task.make_model, seed, map_tensors(_default_type, first[0]))
-        self.model = FlatModel(self.build_model(), task.loss, fast=descent is not None)
+        self._fast = descent is not None
+        self.model = FlatModel(self.build_model(), task.loss, fast=self._fast)
         self.sample = self.on_device(first)
         check_fit(self.model, task, *self.sample)
         self.model.specialise(self.sample[0], algorithm.terms)
@@ -126,7 +127,7 @@ class PlainEngine:
 
     def new_model(self, terms: Sequence[Term]) -> FlatModel:
         """Return another model like the engine's own, for another worker."""
-        model = FlatModel(self.build_model(), self.task.loss, fast=self.descent is not None)
+        model = FlatModel(self.build_model(), self.task.loss, fast=self._fast)
         model.specialise(self.sample[0], terms)
         model.buffers.adopt(self.model.buffers)
         return model

@@ -76,23 +76,22 @@ def parse_entries(arguments: Sequence[str]) -> list[Entry]:
     """
     parts = [part for text in arguments for part in re.split(rf"\s+(?={SETTING.pattern})", text.strip()) if part]
     first = next((i for i, part in enumerate(parts) if not SETTING.match(part)), len(parts))
-    entries: list[Entry] = []
-    for part in parts[first:] if first < len(parts) else ["all"]:
+    named: list[tuple[str, list[str]]] = []
+    for part in parts[first:] or ["all"]:
         if SETTING.match(part):
-            entries = _with_setting(entries, part)
+            named[-1][1].append(part)
         else:
-            names = EVERYTHING if part.lower() == "all" else (part,)
-            entries += [Entry(*parse_entry(name), tuple(parts[:first])) for name in names]
+            named.append((part, []))
+    entries = []
+    for text, own in named:
+        names = EVERYTHING if text.lower() == "all" else (text,)
+        entries += [Entry(*parse_entry(name), (*parts[:first], *own)) for name in names]
     for setting in (setting for entry in entries for setting in entry.settings):
         if (key := setting.partition("=")[0].strip()) in SHARED:
             raise ConfigError(
                 f"'{setting}': all algorithms of a comparison have the same {key}; see --task and --seeds"
             )
     return entries
-
-
-def _with_setting(entries: Sequence[Entry], setting: str) -> list[Entry]:
-    return [*entries[:-1], entries[-1]._replace(settings=(*entries[-1].settings, setting))]
 
 
 def parse_entry(entry: str) -> tuple[str, str | None]:

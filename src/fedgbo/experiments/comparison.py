@@ -79,7 +79,7 @@ class Comparison:
         seeds = max(len(self.results[label]) + len(self.diverged[label]) for label in self.results)
         lost = sum(len(seeds) for seeds in self.diverged.values())
         told = f", {lost} runs diverged" if lost else ""
-        return f"Comparison({', '.join(self.results)} on {self.task}, {seeds} seeds{told})"
+        return f"Comparison({', '.join(self.results)} on {self.task}, {seeds} seed{'' if seeds == 1 else 's'}{told})"
 
     def __str__(self) -> str:
         return plain_table(self.table) if self._has_accuracy() else repr(self)

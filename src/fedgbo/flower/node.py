@@ -92,8 +92,7 @@ class _Node:
             task = build_task(self.builder, settings.task, config)
             engine = engine_at(task, hosted, settings, algorithm, device)
             received = message.content.array_records["down"]
-            origin = engine.origin
-            like = State(origin.params, buffers=origin.buffers)
+            like = State(engine.origin.params, buffers=engine.origin.buffers)
             down = from_record(received, received, like, numbers=True).on(device)
             work = Round(
                 order.round, algorithm, down, [], [], pipeline, Meter(algorithm), _states(order, settings, config)

@@ -118,7 +118,7 @@ static void shape(layer *l, const int *plan, int *trained, long *at) {
 static long build(network *net, const int *plan, real *room, real *const from[5]) {
     long used = 0, at = 0, most_image = 0, most_batch = 0, most_wide = 0, most_some = 0;
     int C = plan[2], H = plan[3], W = plan[4], on_images = plan[5], trained = 0, B = plan[0];
-    int stored = on_images ? C : filled(C);
+    int stored = on_images && plan[7] == CONVOLUTION ? C : filled(C); /* whose few channels lie together */
     net->B = B, net->loss = plan[1], net->count = plan[6], net->images = 0;
     for (int i = 0; i < net->count; i++) {
         layer *l = &net->layers[i];
@@ -139,7 +139,7 @@ static long build(network *net, const int *plan, real *room, real *const from[5]
             if (behind) most_wide = larger(most_wide, (long)l->h * line_of(l) * l->made);
         }
         if (l->kind == MAX_POOL)
-            l->choice = (uint8_t *)take(room, &used, (long)B * l->h * l->w * l->made / (long)sizeof(real) + 1);
+            l->choice = (whole *)take(room, &used, (long)B * l->h * l->w * l->made); /* as wide as reals */
         if (l->kind == LINEAR) most_some = larger(most_some, larger((long)BLOCK * stored, l->O));
         if (!again) l->image = 0; /* one image's place for all */
         if (on_images) {
@@ -170,7 +170,7 @@ static void put_sample(const network *net, int b, const real *sample) {
         memcpy(in, sample, l->C * sizeof(real));
     for (int c = 0; c < l->C && net->images; c++)
         for (int y = 0; y < l->H; y++)
-            for (int x = 0; x < l->W; x++) in[y * l->row + (long)x * l->C + c] = *sample++;
+            for (int x = 0; x < l->W; x++) in[y * l->row + (long)x * l->stored + c] = *sample++;
 }
 
 static void forward_image(const network *net, int i, int b) {

@@ -11,7 +11,7 @@
 
 enum { CONVOLUTION, MAX_POOL, MEAN_POOL, ACTIVATION, FLATTEN, LINEAR };
 enum { RELU, TANH, SIGMOID, GELU, SILU };
-#define CUT 255 /* the choice of a maximum that ReLU made zero */
+#define CUT (-1) /* the choice of a maximum that ReLU made zero */
 
 /* A weight or bias: where torch has it, and where it lies while steps are taken */
 typedef struct {
@@ -30,7 +30,7 @@ typedef struct {
     param weight, bias;
     real *in; /* the input: */
     long image, row, frame; /* numbers from one image to the next, from one row to the next, before the first pixel */
-    uint8_t *choice; /* (B, h, w, made): which number of its window is the maximum */
+    whole *choice; /* (B, h, w, made): which number of its window is the maximum */
     real *flipped;   /* (kh, kw, made, stored): the kernel as the way back reads it; null if nothing is behind */
     real *weight_grad, *bias_grad;
 } layer;
@@ -41,8 +41,6 @@ typedef struct {
 } step;
 
 void OF_KIND(fedgbo_step_, )(long, real *, const real *, const real *, const real *, real);
-void OF_KIND(fedgbo_pool_, _forward)(int, int, int, int, int, const real *, real *, uint8_t *);
-void OF_KIND(fedgbo_pool_, _backward)(int, int, int, int, const real *, const uint8_t *, real *);
 
 /* What becomes of the gradient of `n` numbers of a parameter: it is kept, or a step is taken while they are at hand. */
 static void meet(const param *p, step s, long first, long n, real *gradient) {
@@ -142,57 +140,52 @@ static void window(int at, int stride, int padding, int kernel, int size, int *f
     *last = end < size ? end : size;
 }
 
-static int two_by_two(const layer *l) {
-    return l->kh == 2 && l->kw == 2 && l->sh == 2 && l->sw == 2 && l->ph == 0 && l->pw == 0;
-}
-
 /* As in torch, the first maximum wins, and NaN wins over all. */
-static void max_forward(const layer *l, const real *in, real *out, long out_row, uint8_t *choice) {
+static void max_forward(const layer *l, const real *in, real *out, long out_row, whole *choice) {
     int C = l->stored;
-    for (int y = 0; y < l->h; y++, out += out_row) {
-        if (two_by_two(l)) {
-            OF_KIND(fedgbo_pool_, _forward)(1, 2, l->W, C, l->how, in + 2 * y * l->row, out, choice);
-            choice += (long)l->w * C;
-            continue;
-        }
+    for (int y = 0; y < l->h; y++)
         for (int x = 0; x < l->w; x++, choice += C) {
             int top, bottom, left, right;
-            real *best = out + (long)x * C;
             window(y, l->sh, l->ph, l->kh, l->H, &top, &bottom);
             window(x, l->sw, l->pw, l->kw, l->W, &left, &right);
-            for (int c = 0; c < C; c++) best[c] = -INFINITY, choice[c] = 0;
-            for (int i = top, code = 0; i < bottom; i++)
-                for (int j = left; j < right; j++, code++) {
-                    const real *v = in + i * l->row + (long)j * C;
-                    for (int c = 0; c < C; c++) {
-                        int wins = v[c] > best[c] || v[c] != v[c];
-                        best[c] = wins ? v[c] : best[c];
-                        choice[c] = wins ? code : choice[c];
+            for (int c = 0; c < C; c += LANES) {
+                vec best = all(-INFINITY);
+                ivec which = {0};
+                for (int i = top, code = 0; i < bottom; i++)
+                    for (int j = left; j < right; j++, code++) {
+                        vec v = load(in + i * l->row + (long)j * C + c);
+                        ivec wins = (v > best) | (v != v);
+                        best = pick(wins, v, best);
+                        which = (which & ~wins) | (wins & code);
                     }
+                if (l->how) {
+                    ivec cut = best <= all(0);
+                    best = pick(cut, all(0), best);
+                    which = (which & ~cut) | (cut & CUT);
                 }
-            for (int c = 0; c < C && l->how; c++)
-                if (best[c] <= 0) best[c] = 0, choice[c] = CUT;
+                store(out + y * out_row + (long)x * C + c, best);
+                *(ivec *)(choice + c) = which;
+            }
         }
-    }
 }
 
-static void max_backward(const layer *l, const uint8_t *choice, const real *grad, real *d_in) {
-    int C = l->stored;
-    if (two_by_two(l)) {
-        OF_KIND(fedgbo_pool_, _backward)(1, l->H, l->W, C, grad, choice, d_in);
-        return;
-    }
-    memset(d_in, 0, (long)l->H * l->W * C * sizeof(real));
+static void max_backward(const layer *l, const whole *choice, const real *grad, real *d_in) {
+    int C = l->stored, once = l->h * l->kh == l->H && l->w * l->kw == l->W && l->kh == l->sh && l->kw == l->sw;
+    if (!once) memset(d_in, 0, (long)l->H * l->W * C * sizeof(real)); /* else every pixel is in one window */
     for (int y = 0; y < l->h; y++)
         for (int x = 0; x < l->w; x++, choice += C, grad += C) {
             int top, bottom, left, right;
             window(y, l->sh, l->ph, l->kh, l->H, &top, &bottom);
             window(x, l->sw, l->pw, l->kw, l->W, &left, &right);
-            for (int i = top, code = 0; i < bottom; i++)
-                for (int j = left; j < right; j++, code++) {
-                    real *d = d_in + ((long)i * l->W + j) * C;
-                    for (int c = 0; c < C; c++) d[c] += choice[c] == code ? grad[c] : 0;
-                }
+            for (int c = 0; c < C; c += LANES) {
+                vec g = load(grad + c);
+                ivec which = *(const ivec *)(choice + c);
+                for (int i = top, code = 0; i < bottom; i++)
+                    for (int j = left; j < right; j++, code++) {
+                        real *d = d_in + ((long)i * l->W + j) * C + c;
+                        store(d, pick(which == code, g, all(0)) + (once ? all(0) : load(d)));
+                    }
+            }
         }
 }
 

@@ -102,10 +102,13 @@ def load_run(path: Path) -> RunData:
     return RunData(path, config, folder.condition(), records, rounds, str(ended.get("reason", "")))
 
 
+DIGESTS = ("initial_params", "data", "fingerprint")
+
+
 def checked_config(content: Mapping[str, Any], file: Path) -> RunConfig:
-    """Return the configuration of a run; runs started from Python also store a digest of their initial parameters."""
+    """Return the configuration of a run; runs started from Python also store digests of their model and data."""
     try:
-        config = RunConfig(**{key: value for key, value in content.items() if key != "initial_params"})
+        config = RunConfig(**{key: value for key, value in content.items() if key not in DIGESTS})
         for table in (config.task, config.algorithm):
             if not isinstance(table["name"], str):
                 raise TypeError("a name is not a string")

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedgbo.core import Aggregator, FederatedAlgorithm, Sampler, State, Transform, whole
 from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RankError, RunFolderError, unknown
 from fedgbo.core.random import check_seed
-from fedgbo.core.schedule import at_round
+from fedgbo.core.schedule import at_round, plain
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, device_of, keep_freed_memory
 from fedgbo.engines.engine import LOCAL_BUFFERS, Engine, Origin
@@ -35,7 +35,7 @@ from fedgbo.runs.plan import SAVE_SECONDS, Plan, Start, check_metrics, described
 from fedgbo.runs.record import Record
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress, Rounds
-from fedgbo.runs.steps import LocalSteps, check_local_steps, plain_steps
+from fedgbo.runs.steps import LocalSteps, check_local_steps, listed, plain_steps
 from fedgbo.runs.warm_start import Initial, starting_from
 from fedgbo.tasks.task import Task
 
@@ -109,6 +109,7 @@ def run(
     if workers is not None:
         whole("workers", workers)
     check_seed(seed)
+    local_steps = listed(local_steps)
     check_local_steps(local_steps, task.data.clients)
     if not isinstance(algorithm, FederatedAlgorithm):
         raise ConfigError(f"algorithm must be one such as FedGBO(SGDm(lr=0.1, beta=0.9)), not {algorithm!r}")
@@ -120,8 +121,8 @@ def run(
         task, initial_params = starting_from(task, initial_params), None
     plan = Plan(
         task=task,
-        algorithm=algorithm,
-        pipeline=Pipeline.of(task.cohort_size, sampler, transforms, aggregator, weights),
+        algorithm=plain(algorithm),
+        pipeline=plain(Pipeline.of(task.cohort_size, sampler, transforms, aggregator, weights)),
         rounds=int(rounds),
         local_steps=plain_steps(local_steps),
         seed=int(seed),

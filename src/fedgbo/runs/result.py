@@ -141,7 +141,15 @@ class Result:
             score = f"test loss {last.loss:.4g}, lowest {best.loss:.4g}"
         else:
             score = f"test accuracy {last.accuracy:.2%}, best {best.accuracy:.2%}"
-        return f"{score} at round {best.round}, after {last.round} rounds"
+        return f"{score} at round {best.round}, after {last.round} round{'' if last.round == 1 else 's'}"
+
+    def __copy__(self) -> "Result":
+        return replace(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Result":
+        return replace(
+            self, state=self.state.clone(), history=list(self.history)
+        )  # the task cannot change: it is shared
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {key: value for key, value in vars(self).items() if key != "task"}
@@ -153,5 +161,5 @@ class Result:
 
 def _left_out(name: str) -> Task:
     raise ConfigError(
-        f"this result was pickled or copied, which leaves out its task {name!r}; add it with result.with_task(task)"
+        f"this result was pickled, which leaves out its task {name!r}; add it with result.with_task(task)"
     )

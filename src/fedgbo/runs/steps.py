@@ -2,14 +2,22 @@
 
 from collections.abc import Callable, Sequence
 from inspect import signature
+from typing import Any
 
 import numpy as np
 
 from fedgbo.core import ConfigError, Schedule, whole
 
+Steps = np.ndarray[Any, np.dtype[np.integer[Any]]]
 LocalSteps = int | Sequence[int] | Schedule | Callable[..., int]
 """A number; a list with one for each client; a schedule over rounds; or a function of (round, client), or of one of
 them: arguments called `round` and `client` get these, a single one of another name gets the client."""
+
+
+def listed(local_steps: LocalSteps | Steps) -> LocalSteps:
+    """Return an array as a list, or as a number if it is one, and anything else as it is."""
+    given: LocalSteps = local_steps.tolist() if isinstance(local_steps, np.ndarray) else local_steps
+    return given
 
 
 def check_local_steps(local_steps: LocalSteps, clients: int) -> None:

@@ -25,7 +25,6 @@ CONVOLUTION, MAX_POOL, MEAN_POOL, ACTIVATION, FLATTEN, LINEAR = range(6)
 RELU = 0
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: 1, nn.Sigmoid: 2, nn.GELU: 3, nn.SiLU: 4}
 LAYERS = 64  # at most, as in the C file
-WINDOW = 250  # numbers in a max-pooling window at most: one byte says which of them is the maximum
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,7 @@ def _pooling(leaf: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d, shape: tu
         return Layer(MEAN_POOL, channels, kernel, kernel)
     numbers = _pair(leaf.kernel_size), _pair(leaf.stride), _pair(leaf.padding)
     if isinstance(leaf, nn.MaxPool2d):
-        plain = leaf.dilation in (1, (1, 1)) and not leaf.return_indices and prod(numbers[0]) <= WINDOW
+        plain = leaf.dilation in (1, (1, 1)) and not leaf.return_indices
         return Layer(MAX_POOL, channels, *numbers) if plain and not leaf.ceil_mode else None
     plain = leaf.divisor_override is None and (leaf.count_include_pad or numbers[2] == (0, 0))
     return Layer(MEAN_POOL, channels, *numbers) if plain and not leaf.ceil_mode else None
