@@ -12,7 +12,8 @@ from fedgbo.core.state import State
 from fedgbo.flower.wire import Update, from_record, outliers, to_record
 
 STATE = State(torch.tensor([1.0, -2.5, 3e-8]), {"m": torch.tensor([0.0, 1.0, 2.0])})
-LIKE = STATE.params
+PARAMS = STATE.params
+LIKE = State(PARAMS)
 GOOD = np.zeros(3, dtype=np.float32)
 
 
@@ -89,7 +90,7 @@ def test_what_is_not_as_expected_is_refused(array, reason):
 
 
 def test_a_statistic_may_be_one_number_only_where_that_is_said():
-    record = to_record(State(LIKE, {"t": torch.tensor([7.0])}))
+    record = to_record(State(PARAMS, {"t": torch.tensor([7.0])}))
     back = from_record(record, ["params", "stats.t"], LIKE, numbers=True)
     assert back.stats["t"].tolist() == [7.0]
     with pytest.raises(DataError, match=r"stats.t has shape \(1,\), not \(3,\)"):
@@ -97,12 +98,12 @@ def test_a_statistic_may_be_one_number_only_where_that_is_said():
     with pytest.raises(DataError, match=r"params has shape \(1,\), not \(3,\)"):
         from_record(ArrayRecord({"params": Array(np.zeros(1, np.float32))}), ["params"], LIKE, numbers=True)
     with pytest.raises(DataError, match=r"stats.t has shape \(2,\), not \(3,\) or \(1,\)"):
-        from_record(to_record(State(LIKE, {"t": torch.zeros(2)})), ["params", "stats.t"], LIKE, numbers=True)
+        from_record(to_record(State(PARAMS, {"t": torch.zeros(2)})), ["params", "stats.t"], LIKE, numbers=True)
 
 
 def test_vectors_of_other_lengths_than_those_of_most_are_outliers():
     updates = {
-        client: Update(State(LIKE, {"h": torch.ones(length)}), 0.1, 5, None)
+        client: Update(State(PARAMS, {"h": torch.ones(length)}), 0.1, 5, None)
         for client, length in enumerate((1, 1, 3))
     }  # fmt: skip
     assert outliers(updates, 0) == {2: "its vectors have the lengths (3, 3), most others (3, 1)"}
@@ -121,7 +122,7 @@ def test_an_array_of_objects_is_never_unpickled():
 
 def test_missing_and_extra_vectors_are_refused():
     with pytest.raises(DataError, match=r"lacks stats\.m; it must be params, stats\.m"):
-        from_record(to_record(State(LIKE)), ["params", "stats.m"], LIKE)
+        from_record(to_record(State(PARAMS)), ["params", "stats.m"], LIKE)
     with pytest.raises(DataError, match=r"has an extra stats\.m"):
         from_record(to_record(STATE), ["params"], LIKE)
 
