@@ -8,9 +8,16 @@ from torch.utils.data import Dataset
 
 import fedgbo
 from fedgbo import FederatedData
+from fedgbo.engines import select
 
 X, Y = torch.arange(30.0).reshape(10, 3), torch.arange(10) % 2
 SGD = fedgbo.FedAvg(fedgbo.SGD(0.01))
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch):
+    """Let two workers be two threads for models of any size."""
+    monkeypatch.setattr(select, "WORTH_THREADS", 0)
 
 
 class Items(Dataset):

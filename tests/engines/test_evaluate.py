@@ -11,12 +11,19 @@ from torch import nn
 from torch.nn import functional
 
 import fedgbo
+from fedgbo.engines import select
 from fedgbo.engines.evaluate import Scores
 from fedgbo.runs.record import Record
 from fedgbo.tasks.task import accuracy
 
 SGD = fedgbo.FedAvg(fedgbo.SGD(0.1))
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch):
+    """Let two workers be two threads for models of any size."""
+    monkeypatch.setattr(select, "WORTH_THREADS", 0)
 
 
 def draw(count, features=3):

@@ -5,8 +5,15 @@ import torch
 from torch import nn
 
 import fedgbo
+from fedgbo.engines import select
 from fedgbo.runs.checkpoint import Checkpoint
 from tests.engines.test_evaluate import SGD, TEST, TRAIN, normed, task
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch):
+    """Let two workers be two threads for models of any size."""
+    monkeypatch.setattr(select, "WORTH_THREADS", 0)
 
 
 @pytest.fixture(scope="module")
