@@ -1,8 +1,7 @@
 """The plain engine: one client after the other, in ascending order. All other engines are checked against it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +14,7 @@ from fedgbo.core.objective import MaxEntropy, Term
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, stream, torch_seed
 from fedgbo.data.samples import Samples
-from fedgbo.engines.batches import Batches
+from fedgbo.engines.batches import Batches, Pause
 from fedgbo.engines.device import generator_of
 from fedgbo.engines.engine import Gathered, Round, gather
 from fedgbo.engines.flat import FlatModel, check_fit
@@ -51,14 +50,6 @@ class InPlace:
         for _ in range(client.steps):
             client.losses.append(client.step(client.next_batch(), step))
         return client.model.release()
-
-
-@dataclass(frozen=True)
-class Pause:
-    """After so many minibatches, a client waits; see engines/threads.py."""
-
-    minibatches: int
-    wait: Callable[[], None]
 
 
 class PlainEngine:

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from fedgbo.core import FederatedAlgorithm, Upload
+from fedgbo.engines.batches import Pause
 from fedgbo.engines.engine import Gathered, Round, gather
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.plain import Pause, PlainEngine
+from fedgbo.engines.plain import PlainEngine
 
 T = TypeVar("T")
 
