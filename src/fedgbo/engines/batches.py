@@ -1,10 +1,21 @@
 """The order in which a client goes through its samples."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
 from fedgbo.core import Rows, name_of, permutation
 from fedgbo.native import library
+
+
+@dataclass(frozen=True)
+class Pause:
+    """After so many minibatches, a client waits; see engines/threads.py."""
+
+    minibatches: int
+    wait: Callable[[], None]
 
 
 class Batches:

@@ -1,9 +1,8 @@
 """The plain engine: one client after the other, in ascending order. All other engines are checked against it."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, stream
 from fedgbo.data.samples import Samples
 from fedgbo.data.tree import map_tensors
-from fedgbo.engines.batches import Batches
+from fedgbo.engines.batches import Batches, Pause
 from fedgbo.engines.engine import LOCAL_BUFFERS, Gathered, Origin, Round, gather
 from fedgbo.engines.evaluate import (
     CHUNK,
@@ -65,14 +64,6 @@ class InPlace:
         for _ in range(client.steps):
             client.losses.append(client.step(client.next_batch(), step))
         return client.model.release()
-
-
-@dataclass(frozen=True)
-class Pause:
-    """After so many minibatches, a client waits; see engines/threads.py."""
-
-    minibatches: int
-    wait: Callable[[], None]
 
 
 class PlainEngine:

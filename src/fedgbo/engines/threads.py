@@ -17,10 +17,11 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from fedgbo.core import FederatedAlgorithm, State, Upload
+from fedgbo.engines.batches import Pause
 from fedgbo.engines.engine import Gathered, Round, gather
 from fedgbo.engines.evaluate import Chunk, OwnBuffers, Piece, Scores
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.plain import Pause, PlainEngine
+from fedgbo.engines.plain import PlainEngine
 
 T = TypeVar("T")
 
