@@ -1,8 +1,8 @@
 """One round on an engine, without the loop around it, and an example of every algorithm."""
 
 from fedgbo.costs.operations import Meter
+from fedgbo.engines.client import SimulatedClient
 from fedgbo.engines.engine import Round
-from fedgbo.engines.plain import SimulatedClient
 from fedgbo.pipeline import Pipeline
 from tests.examples import ALGORITHMS as EXAMPLES  # noqa: F401 - tests of engines take it from here
 

@@ -332,3 +332,20 @@ def test_a_resume_with_another_task_is_refused(change, message, tmp_path):
     with pytest.raises(fedgbo.RunFolderError, match=message):
         run(change(task), out=tmp_path / "run", resume=True, rounds=6)
     assert run(task, out=tmp_path / "run", resume=True, rounds=6).history[-1].round == 6
+
+
+def test_targets_that_cross_entropy_leaves_out_are_left_out_everywhere():
+    """In C code, too: a label of -100 has no gradient, no loss and no accuracy."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+    y[::4] = -100
+    data = fedgbo.FederatedData.from_clients(train=[(x[:16], y[:16]), (x[16:32], y[16:32])], test=(x[32:], y[32:]))
+    task = fedgbo.Task("ignored", data, lambda: nn.Linear(3, 2), batch_size=8)
+    fast, plain = run(task), run(task, engine="plain")
+    assert torch.allclose(fast.params, plain.params, atol=1e-6)
+    kept = y[32:] >= 0
+    with torch.no_grad():
+        outputs = fast.model()(torch.from_numpy(x[32:][kept]).float())
+    expected = float(functional.cross_entropy(outputs, torch.from_numpy(y[32:][kept])))
+    assert fast.loss == pytest.approx(expected, rel=1e-6)
+    assert fast.accuracy == pytest.approx(float((outputs.argmax(1).numpy() == y[32:][kept]).mean()))

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 import fedgbo
 from fedgbo.core.random import permutation, stream
-from fedgbo.engines import plain
+from fedgbo.engines import client as client_module
 from fedgbo.engines.batches import Batches, walk
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import InPlace, PlainEngine
@@ -53,7 +53,7 @@ def test_a_full_gradient_is_the_mean_over_all_samples_in_chunks(monkeypatch):
     engine = PlainEngine(make_task(samples=11, dtype=torch.float64), AVG, 0)
     x = engine.origin.params.clone()
     whole = client_of(engine, AVG).full_gradient(x)
-    monkeypatch.setattr(plain, "CHUNK", 4)
+    monkeypatch.setattr(client_module, "CHUNK", 4)
     client = client_of(engine, AVG)
     assert torch.allclose(client.full_gradient(x), whole, rtol=1e-12)
     assert (client.id, client.samples, client.steps, client.gradients) == (1, 11, 1, 11)
@@ -64,7 +64,7 @@ def test_a_full_gradient_is_the_mean_over_all_samples_in_chunks(monkeypatch):
 
 
 def test_the_loss_is_the_tasks_on_all_samples_without_terms(monkeypatch):
-    monkeypatch.setattr(plain, "CHUNK", 4)
+    monkeypatch.setattr(client_module, "CHUNK", 4)
     algorithm = fedgbo.FedProx(SGD, mu=100.0)
     engine = PlainEngine(make_task(samples=11, dtype=torch.float64), algorithm, 0)
     client, y = client_of(engine, algorithm, client=2), engine.origin.params + 1

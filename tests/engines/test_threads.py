@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fedgbo
-from fedgbo.engines import plain as plain_engine
-from fedgbo.engines.plain import InPlace, PlainEngine, SimulatedClient
+from fedgbo.engines import evaluate
+from fedgbo.engines.client import SimulatedClient
+from fedgbo.engines.plain import InPlace, PlainEngine
 from fedgbo.engines.threads import Cores, ThreadedEngine, Turn, pauses
 from tests.conftest import make_task
 from tests.engines.rounds import EXAMPLES, States, numbers, round_of, train, vectors
@@ -34,7 +35,7 @@ def same(got, expected):
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 def test_the_number_of_workers_does_not_change_a_bit(name, monkeypatch):
-    monkeypatch.setattr(plain_engine, "CHUNK", 7)
+    monkeypatch.setattr(evaluate, "CHUNK", 7)
     task, algorithm = make_task(clients=7, batch_size=5, dtype=torch.float64), EXAMPLES[name]
     for workers in (1, 2, 3):
         engine, plain = threaded(task, algorithm, workers)

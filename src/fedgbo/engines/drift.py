@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from fedgbo.core import AffineStep, DivergenceError, FederatedAlgorithm, State, Upload
+from fedgbo.engines.client import SimulatedClient, upload_of
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
 from fedgbo.engines.evaluate import OwnBuffers, Scores
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.plain import PlainEngine, SimulatedClient, upload_of
+from fedgbo.engines.plain import PlainEngine
 from fedgbo.tasks.task import Batch
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedgbo.core import AffineStep, Proximal, Rows, Term
 from fedgbo.data.samples import TensorSamples
+from fedgbo.engines.client import SimulatedClient
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.layers.network import Network
-from fedgbo.engines.plain import SimulatedClient
 from fedgbo.tasks.task import Task
 
 ROOM = 4 * 2**20  # bytes of minibatches that are made before a call, where the C code cannot read the samples itself

@@ -206,25 +206,32 @@ static void forward_batch(const network *net, int i) {
         for (int b = 0; b < net->B; b++) activate(l->how, l->C, l->in + (long)b * l->stored, out + (long)b * l->stored);
 }
 
+#define IGNORED -100 /* a label that cross-entropy leaves out, as torch does */
+
 /* ---- losses: return the mean over the batch; scores become its gradient ---- */
 
 static double cross_entropy(const network *net, const int64_t *labels, const int64_t *rows) {
     double total = 0;
-    int B = net->B, N = net->outputs;
-    for (int b = 0; b < B; b++) {
+    int N = net->outputs, counted = 0;
+    for (int b = 0; b < net->B; b++) counted += labels[rows[b]] != IGNORED;
+    for (int b = 0; b < net->B; b++) {
         real *s = net->scores + (long)b * filled(N), top = s[0];
         long label = labels[rows[b]];
+        if (label == IGNORED) {
+            for (int n = 0; n < filled(N); n++) s[n] = 0;
+            continue;
+        }
         for (int n = 1; n < N; n++) top = s[n] > top ? s[n] : top;
         real picked = s[label], sum = 0;
         for (int n = 0; n < N; n += LANES) store(s + n, exponential(load(s + n) - all(top)));
         for (int n = 0; n < N; n++) sum += s[n];
         total += log((double)sum) + top - picked;
-        real share = 1 / (sum * B);
+        real share = 1 / (sum * counted);
         for (int n = 0; n < N; n++) s[n] *= share;
         for (int n = N; n < filled(N); n++) s[n] = 0;
-        s[label] -= (real)1 / B;
+        s[label] -= (real)1 / counted;
     }
-    return total / B;
+    return total / counted;
 }
 
 static double squared_error(const network *net, const real *targets, const int64_t *rows) {
@@ -334,6 +341,7 @@ long OF_KIND(fedgbo_network_, )(const int *plan, const real *x, const void *targ
     for (long k = 0; k < steps; k++, rows += net.B) {
         for (int b = 0; b < net.B && net.loss == CROSS_ENTROPY; b++) {
             int64_t label = ((const int64_t *)targets)[rows[b]];
+            if (label == IGNORED) continue;
             if (label < 0 || label >= net.outputs) return -1; /* what lies there is not ours to write */
         }
         losses[k] = (real)one_step(&net, x, targets, rows, s);
