@@ -109,6 +109,10 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     site.start("a", [*hospital(join, "a"), "--app-sha256", pin], "has joined the federation")
     _, told = site.start("b", hospital(join, "b"), "has joined the federation")
 
+    (proxy,) = [one for one in process_tree([server.pid]) if "federation.proxy" in command_line(one.pid)]
+    proxy.signal(signal.SIGKILL)
+    wait_for(lambda: "the proxy runs again" in said.read_text(), 120)
+
     run, out = site.start("run", typed("run server app --out", port), "waiting for nodes")
     wait_for(lambda: "allow it with" in told.read_text() or run.poll() is not None, 120)
     assert f"the server asks this node to run app {pin}" in told.read_text()
@@ -116,9 +120,6 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     site.do(shlex.split(allow))
     wait_for(lambda: "round 1 of 5 done" in out.read_text() or run.poll() is not None, 180)
     attack(site, port)
-    (proxy,) = [one for one in process_tree([server.pid]) if "federation.proxy" in command_line(one.pid)]
-    proxy.signal(signal.SIGKILL)
-    wait_for(lambda: "the proxy runs again" in said.read_text(), 120)
     assert "hospital-a" in site.do(["federation", "nodes", "server"])
     wait_for(lambda: run.poll() is not None, 240)
     site.running.remove(run)
