@@ -102,7 +102,7 @@ def load_run(path: Path) -> RunData:
     return RunData(path, config, folder.condition(), records, rounds, str(ended.get("reason", "")))
 
 
-DIGESTS = ("initial_params", "data", "fingerprint")
+DIGESTS = ("initial_params", "constants", "data", "fingerprint")  # of what a run was begun with from Python
 
 
 def checked_config(content: Mapping[str, Any], file: Path) -> RunConfig:
