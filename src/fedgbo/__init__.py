@@ -1,4 +1,4 @@
-"""FedGBO: federated learning that converges in a fraction of the communication rounds.
+"""FedGBO and its rivals for federated learning.
 
 data = fedgbo.FederatedData.from_clients(train=[(x0, y0), (x1, y1)], test=(xt, yt))
 task = fedgbo.Task(name="mine", data=data, model=lambda: nn.Linear(20, 3), clients_per_round=2, batch_size=8)
