@@ -6,6 +6,7 @@ result = fedgbo.run(task, fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9)), rounds=2
 """
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from fedgbo.algorithms import (
     APFL,
@@ -54,7 +55,6 @@ from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, S
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
 from fedgbo.engines.evaluate import Scores
-from fedgbo.experiments.comparison import Comparison, compare
 from fedgbo.models.norm import group_norm
 from fedgbo.models.places import places
 from fedgbo.optimisers import (
@@ -83,6 +83,9 @@ from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 from fedgbo.tasks.task import Task
 
+if TYPE_CHECKING:
+    from fedgbo.experiments.comparison import Comparison, compare
+
 try:
     __version__ = version("fedgbo")
 except PackageNotFoundError:  # run from a source tree that was never installed
@@ -100,3 +103,12 @@ __all__ = [
     "SharpnessAware", "Signum", "State", "Step", "StopRun", "Task", "Term", "Transform", "TrimmedMean", "Upload",
     "Yogi", "__version__", "check", "compare", "evaluate", "group_norm", "load", "partition", "places", "run",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import comparisons at their first use: they need the reports, which take half a second to import."""
+    if name in ("Comparison", "compare"):
+        from fedgbo.experiments import comparison
+
+        return getattr(comparison, name)
+    raise AttributeError(f"module 'fedgbo' has no attribute {name!r}")
