@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c
-from fedgbo.core import RunFolderError
+from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.results import Section, summary_table
@@ -59,7 +59,9 @@ def compare(
     }  # fmt: skip
     began, quiet = time.monotonic(), quiet or as_json
     configs, notes = plan(algorithms or ["all"], seeds, shared)
-    configs[0].build_task()
+    built = configs[0].build_task()
+    if built.metric is None or (built.data.test is None and built.data.client_tests is None):
+        raise ConfigError(f"task {built.name} has no metric on a test set to compare by; give it metric= and test=")
     workers = opt.worker_count(jobs)
     folder = to or opt.new_folder("compare", task)
     todo = jobs_of(configs, folder)

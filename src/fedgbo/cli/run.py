@@ -51,6 +51,7 @@ def run(
     device: opt.Device = "cpu",
     engine: opt.Engine = None,
     explain: opt.Explain = False,
+    keep_best: Annotated[bool, Option("--keep-best", help="Keep the best evaluation's model, too.")] = False,
     to: Annotated[Path | None, opt.Out(help="Folder of the run. \\[default: runs/<name>-<time>]")] = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -69,6 +70,7 @@ def run(
         "clients_per_round": clients_per_round and parse_value(clients_per_round),
         "batch_size": batch_size and parse_value(batch_size),
         "test_samples": test_samples, "weights": weights, "metrics": metrics or None, "engine": engine,
+        "keep_best": keep_best or None,
         "lr": lr, "server_lr": server_lr, "beta": beta, "beta1": beta1, "beta2": beta2, "eps": eps, "mu": mu,
     }  # fmt: skip
 

@@ -72,6 +72,7 @@ class Request(BaseModel):
     transforms: list[Table | str] = []
     aggregator: Table | str | None = None
     engine: Literal["auto", "plain"] | None = None
+    keep_best: bool | None = None
 
     @property
     def hyperparameters(self) -> Table:

@@ -44,6 +44,7 @@ class RunConfig(BaseModel):
     transforms: list[Table | str] = []
     aggregator: Table | str | None = None  # None: the mean
     engine: Literal["auto", "plain"] | None = None  # None: auto
+    keep_best: bool | None = None  # whether checkpoints have the best evaluation's model too; None: they have not
 
     def build_task(self) -> Task:
         """Build the task, with this run's clients per round, batch size and test samples."""
@@ -136,6 +137,7 @@ def execute(
         metrics=config.metrics,
         device=device,
         engine=config.engine or "auto",
+        keep_best=bool(config.keep_best),
         **config.build_pipeline(),
         config=config.complete().model_dump(),
     )
@@ -167,7 +169,14 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
         raise RunFolderError(f"{folder} has no checkpoint yet; wait for the run's first evaluation, or start it anew")
     for problem in problems:
         warnings.warn(f"{problem}; the checkpoint before it is loaded", stacklevel=2)
-    result = Result(partial(_rebuilt, Path(folder)), checkpoint.state, run.records(), run.config(), run.condition())
+    result = Result(
+        source=partial(_rebuilt, Path(folder)),
+        state=checkpoint.state,
+        history=run.records(),
+        config=run.config(),
+        status=run.condition(),
+        best_state=checkpoint.best,
+    )
     return result if task is None else result.with_task(task)
 
 

@@ -151,6 +151,8 @@ def load(place: str) -> Any:
             raise ConfigError(f"'{place}': {path} cannot be loaded as a Python module")
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
+        if str(path.parent) not in sys.path:
+            sys.path.append(str(path.parent))  # so that the file can import its neighbours
         try:
             spec.loader.exec_module(module)
         except Exception as error:

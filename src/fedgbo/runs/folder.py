@@ -184,7 +184,8 @@ class RunFolder:
         held = contents(self.path)
         if "run.json" in held:
             raise RunFolderError(
-                f"{self.path} already holds a run; go on with it (fedgbo resume {self.path}) or choose another folder"
+                f"{self.path} already holds a run; go on with it (fedgbo resume {self.path}, or resume=True in Python) "
+                "or choose another folder"
             )
         if held:
             raise RunFolderError(f"{self.path} is not empty (it holds {held[0]}); choose a new or empty folder")

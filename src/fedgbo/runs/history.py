@@ -38,12 +38,12 @@ def chart_of(history: Sequence[Record], x: str, y: str | None, title: str) -> An
     if not rows:
         raise ConfigError("there is no evaluation to plot yet")
     numbers = {name for row in rows for name, value in row.items() if isinstance(value, int | float)}
-    y = y or ("accuracy" if "accuracy" in numbers else "loss")
+    y = y or next((name for name in ("accuracy", "loss", "validation_accuracy") if name in numbers), "train_loss")
     for name in (x, y):
         if name not in numbers:
             raise ConfigError(unknown("number of a record", name, numbers))
     points = [{"x": row[x], "y": row[y]} for row in rows if row.get(x) is not None and row.get(y) is not None]
-    shown = {"format": "%"} if y == "accuracy" else {}
+    shown = {"format": "%"} if y.endswith("accuracy") else {}
     across = alt.X("x:Q", title=x, axis=alt.Axis(tickMinStep=1) if x == "round" else alt.Axis())
     up = alt.Y("y:Q", title=y, axis=alt.Axis(**shown), scale=alt.Scale(zero=False))
     line = alt.Chart(alt.Data(values=points)).mark_line(point=True).encode(x=across, y=up)

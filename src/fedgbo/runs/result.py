@@ -82,6 +82,11 @@ class Result:
         """
         state = self._kept_best() if best else self.state
         origin = self.origin or self._built_again()
+        if origin.local_buffers is not None:
+            raise ConfigError(
+                f"each client keeps its own buffers ({', '.join(origin.moving[:3])}), so there is no one model; "
+                "train with Task(buffers='average') for one"
+            )
         return origin.finished(state.params, state.buffers)
 
     def _kept_best(self) -> State:
@@ -99,12 +104,13 @@ class Result:
             )
         return origin
 
-    def save(self, path: str | Path) -> None:
-        """Write the trained model's state_dict to a safetensors file; `initial_params` of `run` reads it.
+    def save(self, path: str | Path, *, best: bool = False) -> None:
+        """Write the model's state_dict to a safetensors file; `initial_params` of `run` reads it.
 
-        A tied weight is written once for each of its names.
+        `best` is that of `model`. A tied weight is written once for each of its names.
         """
-        named = {name: value for name, value in self.model().state_dict().items() if isinstance(value, Tensor)}
+        own = self.model(best=best).state_dict()
+        named = {name: value for name, value in own.items() if isinstance(value, Tensor)}
         tensors = {name: value.cpu().contiguous().clone() for name, value in named.items()}
         try:
             write_atomic(Path(path), to_bytes(tensors))
@@ -137,7 +143,9 @@ class Result:
         if not self.history:
             return "not evaluated yet"
         last, best = self.history[-1], self.best
-        if last.accuracy is None or best.accuracy is None:
+        if last.loss is None or best.loss is None:
+            score = "no test set, best"
+        elif last.accuracy is None or best.accuracy is None:
             score = f"test loss {last.loss:.4g}, lowest {best.loss:.4g}"
         else:
             score = f"test accuracy {last.accuracy:.2%}, best {best.accuracy:.2%}"
