@@ -92,7 +92,7 @@ DAMAGES = {
     "its status is None": lambda path: (path / "status.json").write_text("{}"),
     "line 1 is damaged: accuracy must be a number": first_record(accuracy="high"),
     "line 1 is damaged: round must be a whole number": first_record(round=0.5),
-    "line 1 is damaged: loss must be a number, not None": first_record(loss=None),
+    "line 1 is damaged: loss must be a number": first_record(loss="low"),
     "line 1 is damaged: cosine must be a number": first_record(drift={"cosine": "far"}),
     "line 1 is damaged: a metrics record lacks": lambda path: rewrite(path, lambda lines: ["{}", *lines[1:]]),
     "line 1 is damaged: a table was expected, not 3": lambda path: rewrite(path, lambda lines: ["3", *lines[1:]]),

@@ -98,7 +98,7 @@ def test_one_client_of_a_node_that_fails_costs_none_of_the_others_and_tells_no_d
     federate(one_breaks, grid=LocalGrid(nodes(one_breaks, 2)), rounds=1, out=tmp_path / "run")
     (dropped,) = events(tmp_path / "run", "dropped")
     assert dropped["client"] == 3
-    assert dropped["reason"] == "its training failed: RuntimeError; the node's log says more"
+    assert dropped["reason"] == "its training failed: DataError; the node's log says more"
     assert events(tmp_path / "run", "done_round")[0]["took_part"] == [0, 1, 2, 4, 5]
 
 

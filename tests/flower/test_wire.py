@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedgbo.core.errors import DataError
 from fedgbo.core.state import State
-from fedgbo.flower.wire import Update, from_record, outliers, to_record
+from fedgbo.flower.wire import NormBounds, Update, from_record, to_record
 
 STATE = State(torch.tensor([1.0, -2.5, 3e-8]), {"m": torch.tensor([0.0, 1.0, 2.0])})
 PARAMS = STATE.params
@@ -106,7 +106,8 @@ def test_vectors_of_other_lengths_than_those_of_most_are_outliers():
         client: Update(State(PARAMS, {"h": torch.ones(length)}), 0.1, 5, None)
         for client, length in enumerate((1, 1, 3))
     }  # fmt: skip
-    assert outliers(updates, 0) == {2: "its vectors have the lengths (3, 3), most others (3, 1)"}
+    bounds = NormBounds(factor=0, largest=0)
+    assert bounds.outliers(updates, torch.ones(3)) == {2: "its vectors have the lengths (3, 3), most others (3, 1)"}
 
 
 def test_an_array_of_objects_is_never_unpickled():

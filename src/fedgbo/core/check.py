@@ -1,6 +1,6 @@
 """Checks that the formulas of an optimiser or an algorithm are consistent, for classes that users write."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -48,9 +48,11 @@ def check(thing: Optimiser | FederatedAlgorithm, params: Tensor | None = None) -
     raise ConfigError(f"check takes an optimiser or an algorithm, not {thing!r}")
 
 
-def optimisers_of(algorithm: FederatedAlgorithm) -> Iterable[Optimiser]:
-    """Return the optimisers among an algorithm's settings."""
-    return [value for value in vars(algorithm).values() if isinstance(value, Optimiser)]
+def optimisers_of(algorithm: FederatedAlgorithm) -> list[Optimiser]:
+    """Return the optimisers among an algorithm's settings, and those of an algorithm that it wraps."""
+    settings = list(vars(algorithm).values())
+    inner = [one for value in settings if isinstance(value, FederatedAlgorithm) for one in optimisers_of(value)]
+    return [value for value in settings if isinstance(value, Optimiser)] + inner
 
 
 def _check_optimiser(optimiser: Optimiser, params: Tensor) -> None:

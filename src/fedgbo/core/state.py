@@ -55,6 +55,11 @@ class State:
         """Copy every vector, so that it is nothing but this."""
         return self._each(torch.clone)
 
+    def versions(self) -> tuple[int, ...]:
+        """Return how often torch has written into each vector; it does not count that in inference mode."""
+        vectors = (self.params, *self.stats.values())
+        return tuple(0 if x.is_inference() else x._version for x in vectors)
+
     def with_buffers(self, buffers: Tensor | None) -> "State":
         """Return the same parameters and statistics with these buffers."""
         return self if buffers is self.buffers else replace(self, buffers=buffers)
@@ -67,6 +72,8 @@ class State:
         """Return `thing` if it is a state, with a model like `like`; raise ConfigError that names `where` otherwise."""
         if not isinstance(thing, cls):
             raise ConfigError(f"{where} must return a fedgbo.State, not {type(thing).__name__}")
+        if not isinstance(thing.params, Tensor) or not all(isinstance(x, Tensor) for x in thing.stats.values()):
+            raise ConfigError(f"{where} returned a state of {type(thing.params).__name__}; it takes torch tensors")
         if like is not None and thing.params.shape != like.shape:
             raise ConfigError(
                 f"{where} returned a model of shape {tuple(thing.params.shape)}; it must be {tuple(like.shape)}"

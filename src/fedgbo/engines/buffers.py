@@ -18,6 +18,8 @@ class Buffers:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self.moving: list[str] = []
+        self._names = {name for name, _ in module.named_buffers()}  # before the first forward pass
+        self._frozen = [(name, p, p._version) for name, p in module.named_parameters() if not p.requires_grad]
         self._constant: dict[str, tuple[Tensor, int, Tensor]] = {}  # itself, torch's count of writes to it, a copy
 
     def find(self, train: Callable[[], object]) -> None:
@@ -26,6 +28,12 @@ class Buffers:
         before = {name: buffer.clone() for name, (buffer, _) in own.items()}
         train()
         after = dict(self._module.named_buffers())
+        if new := [name for name in after if name not in self._names]:
+            raise ConfigError(
+                f"the model's buffer '{new[0]}' gets its value in forward, so clients would have different ones; "
+                "register it with a value"
+            )
+        self.check_frozen()
 
         def written(name: str) -> bool:
             buffer, version = own[name]  # a write may leave the value as it is, such as that of a converged estimate
@@ -62,7 +70,8 @@ class Buffers:
         load_buffers(self._module, self.moving, values)
 
     def check_constant(self) -> None:
-        """Raise if a constant buffer was changed."""
+        """Raise if a frozen parameter or a constant buffer was changed."""
+        self.check_frozen()
         if not self._constant:
             return
         named = dict(self._module.named_buffers())
@@ -72,6 +81,15 @@ class Buffers:
                 raise ConfigError(
                     f"the model's buffer '{name}' was changed during training, but not by its first minibatch, so it "
                     "was taken for a constant; let every forward pass in training update it, or none"
+                )
+
+    def check_frozen(self) -> None:
+        """Raise if a frozen parameter was changed: clients share them, and they are not sent."""
+        for name, p, version in self._frozen:
+            if p._version != version:
+                raise ConfigError(
+                    f"the model's frozen parameter '{name}' was changed during training; make it a buffer, which is "
+                    "averaged over clients, or leave it as it is"
                 )
 
 

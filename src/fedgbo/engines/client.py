@@ -39,11 +39,15 @@ class Descent(Protocol):
 
 def upload_of(client: "SimulatedClient", work: Round, seed: int) -> Upload:
     """Run `client_update` on a client, keep its state, and return what it sends after the transforms."""
+    before = work.down.versions()
     try:
         up, operations = work.meter.client_update(work.algorithm, work.down, client)
     except DataError as error:
         raise DataError(f"client {client.id} in round {work.t + 1}: {error}") from error
-    state = State.expect(up, f"{type(work.algorithm).__name__}.client_update", work.down.params)
+    where = f"{type(work.algorithm).__name__}.client_update"
+    if work.down.versions() != before:
+        raise ConfigError(f"{where} wrote into the state that all clients download; change a copy of it")
+    state = State.expect(up, where, work.down.params)
     state = state.with_buffers(client.moved_buffers()).to(work.down.params.dtype)  # as the model is sent
     client.keep_state(work)
     upload = Upload(

@@ -21,6 +21,9 @@ def device_of(name: str, local_rank: int = 0, local_size: int = 1) -> torch.devi
     >>> device_of("cpu")
     device(type='cpu')
     """
+    name = str(name) if isinstance(name, torch.device) else name
+    if not isinstance(name, str):
+        raise ConfigError(f"device must be cpu, cuda, cuda:<number> or auto, not {name!r}")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if gpus else "cpu"

@@ -144,6 +144,14 @@ class Scorer:
 
     def piece(self, samples: int, outputs: Any, targets: Any) -> Piece:
         """Return what a chunk adds, from the model's outputs."""
+        batch = None
+        if self._others and self._whole:
+            try:
+                batch = joined([outputs]), joined([targets])  # copies, before a metric may write into its arguments
+            except (TypeError, RuntimeError) as error:
+                raise DataError(
+                    f"the model returns {kind_of(outputs)} for {samples} samples; it must return one row for each"
+                ) from error
         pairs = {}
         for name in self._pairs:
             value = self._call(name, outputs, targets)
@@ -152,9 +160,9 @@ class Scorer:
             pairs[name] = (_number(name, value[0]), _number(name, value[1]))
         if not self._others:
             return Piece(samples, pairs)
-        if not self._whole:
+        if batch is None:
             return Piece(samples, pairs, {name: self._value(name, outputs, targets) for name in self._others})
-        return Piece(samples, pairs, batch=(joined([outputs]), joined([targets])))
+        return Piece(samples, pairs, batch=batch)
 
     def of_row(self, row: Sequence[float]) -> Piece:
         """Undo `Piece.row`."""

@@ -40,11 +40,17 @@ def _check_outputs(outputs: Tensor, targets: Any, task: Task, samples: int) -> N
         )
     if task.loss is functional.cross_entropy and isinstance(targets, Tensor) and targets.ndim == 1:
         _check_classes(outputs, task)
-    elif isinstance(targets, Tensor) and outputs.numel() == targets.numel() and outputs.shape != targets.shape:
+    elif isinstance(targets, Tensor) and outputs.shape != targets.shape and _is_broadcast(outputs, targets, task):
         raise DataError(
             f"outputs of shape {tuple(outputs.shape)} would be broadcast against targets of shape "
             f"{tuple(targets.shape)}; make them the same shape"
         )
+
+
+def _is_broadcast(outputs: Tensor, targets: Tensor, task: Task) -> bool:
+    """Return whether a loss would pair each output with several targets, or each target with several outputs."""
+    elementwise = (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss)
+    return outputs.numel() == targets.numel() or task.loss in elementwise
 
 
 def _check_classes(outputs: Tensor, task: Task) -> None:

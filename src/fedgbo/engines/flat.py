@@ -142,7 +142,7 @@ class FlatModel:
             return
         for begin, p in self._places():
             part = self.params[begin : begin + p.numel()]
-            yield begin, part, torch.zeros_like(part) if p.grad is None else p.grad.reshape(-1).to(part.dtype)
+            yield begin, part, torch.zeros_like(part) if p.grad is None else _dense(p.grad).reshape(-1).to(part.dtype)
 
     def _places(self) -> Iterator[tuple[int, nn.Parameter]]:
         begin = 0
@@ -166,6 +166,10 @@ class FlatModel:
 
     def _keep_hidden(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._hidden = args[0]
+
+
+def _dense(grad: Tensor) -> Tensor:
+    return grad.to_dense() if grad.is_sparse else grad
 
 
 def _check_parameters(module: nn.Module, parameters: list[nn.Parameter]) -> torch.dtype:

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineStep, Proximal, Rows, Term
+from fedgbo.core import AffineStep, Proximal, Term
 from fedgbo.data.samples import TensorSamples
 from fedgbo.engines.client import SimulatedClient
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.layers.network import Network
-from fedgbo.tasks.task import Task
+from fedgbo.tasks.task import Batch, Task
 
 ROOM = 4 * 2**20  # bytes of minibatches that are made before a call, where the C code cannot read the samples itself
 
@@ -47,17 +47,25 @@ class OneCall:
         network, left = cast(Network, client.model.network), client.steps
         while left > 0:
             count = min(client.before_pause(left), self._most)
-            batches = self._next(client, count)
-            client.losses.extend(network.descend(y, batches, count, step, pull))
             left -= count
+            if self._samples is not None:
+                rows = client.next_rows(count)
+                client.gradients += len(rows)
+                client.losses.extend(network.descend(y, (*self._samples, rows), count, step, pull))
+                continue
+            made = client.next_batches(count)
+            if all(network.takes(*batch) for batch in made):
+                inputs, targets = torch.cat([x for x, _ in made]), torch.cat([y for _, y in made])
+                client.losses.extend(network.descend(y, (inputs, targets, np.arange(len(inputs))), count, step, pull))
+            else:
+                y = _by_autograd(client, y, made, step)
         return y
 
-    def _next(self, client: SimulatedClient, count: int) -> tuple[Tensor, Tensor, Rows]:
-        """Return the next minibatches as samples, and their rows in them."""
-        if self._samples is not None:
-            rows = client.next_rows(count)
-            client.gradients += len(rows)
-            return *self._samples, rows
-        made = client.next_batches(count)
-        inputs, targets = torch.cat([x for x, _ in made]), torch.cat([y for _, y in made])
-        return inputs, targets, np.arange(len(inputs))
+
+def _by_autograd(client: SimulatedClient, y: Tensor, batches: Sequence[Batch], step: AffineStep) -> Tensor:
+    """Take a local step for each batch, of shapes or types that the C code was not read for."""
+    for batch in batches:
+        client.model.load(y)
+        client.losses.append(client.backward(batch))
+        y = step(y, client.pulled(y, client.model.flat_gradient()))
+    return y

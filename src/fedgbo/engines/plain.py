@@ -89,7 +89,8 @@ class PlainEngine:
     def _try_out(self, params: Tensor) -> tuple[bool, Origin]:
         """Take a gradient; return whether that draws random numbers, as dropout does, and where the run starts."""
         data, found = self.task.data.train, list[Tensor]()
-        rows = np.arange(min(self.task.batch_size or TRIED, TRIED, len(data)))
+        count = min(self.task.batch_size or TRIED, TRIED, len(data))
+        rows = np.linspace(0, len(data) - 1, count, dtype=np.int64)
         with self.generators.kept():
             self.generators.seed(self.seed, "try out")
             before = self.generators.state()
@@ -145,7 +146,8 @@ class PlainEngine:
         """Raise if clients draw from process-wide generators though the first one did not."""
         before = None if self.draws else self.generators.state()
         yield
-        if before is not None and not self.draws and (whose := self.generators.drawn_from(before)) is not None:
+        whose = None if before is None or self.draws else self.generators.drawn_from(before)
+        if whose in ("torch", "numpy"):  # other threads of the process, such as a notebook's, may draw from Python's
             raise ConfigError(
                 f"a client drew random numbers from {whose}'s process-wide generator, but the first client did not, so "
                 "that the result would depend on the order of clients; draw from client.rng in client_update, and from "

@@ -11,10 +11,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from enum import IntEnum
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+import torch
 
 from fedgbo.core import FederatedAlgorithm, State, Upload
 from fedgbo.engines.batches import Pause
@@ -98,7 +101,8 @@ class ThreadedEngine:
         self.origin, self.sample, self.scorer = plain.origin, plain.sample, plain.scorer
         self.choice = plain.choice.replace("one client at a time", f"{workers} clients at a time, one thread each")
         self._most = len(pauses(cohort_size, workers))  # clients that pause at the same time
-        self._threads = ThreadPoolExecutor(2 * workers + self._most, "fedgbo-client")
+        one = partial(torch.set_num_threads, 1)  # a setting of each thread's own
+        self._threads = ThreadPoolExecutor(2 * workers + self._most, "fedgbo-client", initializer=one)
         self._cores = Cores(workers)  # half of the threads wait for one, so that no core waits for a thread
         self._free: SimpleQueue[FlatModel] = SimpleQueue()
         self._free.put(plain.model)

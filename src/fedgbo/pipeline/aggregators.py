@@ -98,7 +98,7 @@ class WeightedSum:
 
     def add(self, upload: Upload) -> None:
         """Count an upload in; nobody may write into it afterwards."""
-        self._held.append((upload, _versions(upload)))
+        self._held.append((upload, upload.state.versions()))
         self._nbytes += upload.state.nbytes
         if self._nbytes >= HELD:
             self.settle()
@@ -108,7 +108,7 @@ class WeightedSum:
         if not self._held:
             return
         for upload, versions in self._held:
-            if _versions(upload) != versions:
+            if upload.state.versions() != versions:
                 raise ConfigError(
                     f"the vectors that client {upload.client} uploaded were changed afterwards; "
                     "client_update must return vectors of its own, not a buffer that it uses again"
@@ -132,12 +132,6 @@ class WeightedSum:
     def mean(self) -> State:
         """Return the mean, rounded to the type of the uploads."""
         return State.of_tensors({name: exact.mean(self.weight, self.dtype) for name, exact in self.sums.items()})
-
-
-def _versions(upload: Upload) -> tuple[int, ...]:
-    """Return how often torch has written into each vector; it does not count that in inference mode."""
-    vectors = (upload.state.params, *upload.state.stats.values())
-    return tuple(0 if x.is_inference() else x._version for x in vectors)
 
 
 @dataclass(frozen=True)

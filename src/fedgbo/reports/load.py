@@ -24,7 +24,7 @@ from fedgbo.runs.record import OPTIONAL, Record
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 MARKS = {"run.json", "metrics.jsonl", "checkpoints"}  # a folder with any of them is a run; without the others, damaged
-MEASURED = tuple(field.name for field in fields(Record) if field.name not in OPTIONAL)
+MEASURED = tuple(field.name for field in fields(Record) if field.name not in (*OPTIONAL, "scores"))
 TEXT = ("run", "status")  # the folder's name, and how the run ended
 NOT_SETTINGS = {"seed", "rounds", "eval_every", "metrics"}  # runs that differ only in these belong to one group
 

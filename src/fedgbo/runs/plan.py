@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, State, unknown
+from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, Schedule, State, unknown
 from fedgbo.core.check import check, optimisers_of
 from fedgbo.engines.engine import Engine, Origin
 from fedgbo.optimisers import OPTIMISERS
@@ -23,7 +23,7 @@ from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.describe import describe
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.record import Ledger, Record
-from fedgbo.runs.steps import LocalSteps
+from fedgbo.runs.steps import LocalSteps, steps_of
 from fedgbo.tasks.task import Task
 
 SAVE_SECONDS = 30.0  # between checkpoints, at most; besides, each evaluation comes with one
@@ -90,6 +90,11 @@ class Plan:
             "data": self.task.data.digest(),
             FINGERPRINT: dict(origin.fingerprint),
         }
+        if callable(self.local_steps) and not isinstance(self.local_steps, Schedule):
+            first = steps_of(self.local_steps, range(min(8, self.task.data.clients)), 0)
+            about["local_steps"] = {**about["local_steps"], "first": first}
+        if self.task.buffers != "average":
+            about["buffers"] = self.task.buffers
         own, usual = vars(self.pipeline), vars(Pipeline(FixedSize(self.task.cohort_size), (), ExactMean()))
         about |= {name: describe(part) for name, part in own.items() if part != usual[name]}
         return about if self.engine == "auto" else {**about, "engine": self.engine}

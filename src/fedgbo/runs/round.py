@@ -13,6 +13,7 @@ from torch import Tensor
 from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, Part, State, StopRun, at_round
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Engine, Gathered, Round
+from fedgbo.engines.generators import Generators
 from fedgbo.pipeline import Pipeline
 from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.memory import ClientMemory
@@ -53,6 +54,7 @@ class Rounds:
         """Return the run's progress after one more round."""
         began, t, server = time.perf_counter(), progress.ledger.round, progress.state
         engine, algorithm, pipeline = self.engine, at_round(self.algorithm, t), at_round(self.pipeline, t)
+        Generators().seed(engine.seed, "server", t)  # for a sampler, an aggregator or a server_update that draws
         groups = pipeline.groups(engine.task.data.clients, engine.seed, t)
         if not groups:  # Poisson sampling may draw nobody: the server state stays as it is
             return progress._replace(ledger=progress.ledger._replace(round=t + 1), record=None, seconds={})

@@ -8,6 +8,7 @@ from torch import nn
 
 from fedgbo.engines.layers.conv import FastConv2d, FastMaxPool2d
 from fedgbo.engines.layers.gru import FastGRU
+from fedgbo.engines.layers.network import is_changed
 
 FASTER: dict[type[nn.Module], tuple[type[nn.Module], Callable[..., bool]]] = {
     nn.Conv2d: (FastConv2d, FastConv2d.supports),
@@ -19,8 +20,9 @@ FASTER: dict[type[nn.Module], tuple[type[nn.Module], Callable[..., bool]]] = {
 def accelerate(module: nn.Module) -> nn.Module:
     """Return a module that computes the same, faster on one core, with the very same parameters in the same order.
 
-    Layers are replaced by their exact type: a user's subclass, and a layer with hooks, stays as it is, and so does
-    everything that is not known here. Names, and so the state dict, do not change; `module` itself neither.
+    Layers are replaced by their exact type: a user's subclass, and a layer with hooks or a `forward` of its own, stays
+    as it is, and so does everything that is not known here. Names, and so the state dict, do not change; `module`
+    itself neither.
     """
     return _rebuilt(module, {})
 
@@ -30,7 +32,7 @@ def _rebuilt(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:
     if module in done:
         return done[module]
     faster, supports = FASTER.get(type(module), (None, None))
-    if faster is not None and supports is not None and supports(module) and not _has_hooks(module):
+    if faster is not None and supports is not None and supports(module) and not is_changed(module):
         new = _copy(module, faster)
     else:
         children = {name: None if child is None else _rebuilt(child, done) for name, child in module._modules.items()}
@@ -56,7 +58,7 @@ def _join_pool_and_relu(layers: dict[str, nn.Module | None]) -> None:
     """Let the pooling beside a ReLU do it as well, on a quarter of the values; the ReLU's place stays, empty."""
     for (first_name, first), (second_name, second) in pairwise(list(layers.items())):
         for pool, relu, name in ((first, second, second_name), (second, first, first_name)):
-            if isinstance(pool, FastMaxPool2d) and not pool.relu and type(relu) is nn.ReLU and not _has_hooks(relu):
+            if isinstance(pool, FastMaxPool2d) and not pool.relu and type(relu) is nn.ReLU and not is_changed(relu):
                 joined = _copy(pool, FastMaxPool2d)
                 joined.__dict__["relu"] = True
                 layers[first_name if pool is first else second_name] = joined
@@ -71,8 +73,3 @@ def _join_conv_and_pool(layers: dict[str, nn.Module | None]) -> None:
             joined = _copy(conv, FastConv2d)
             joined.__dict__.update(pooled=True, relu=pool.relu)
             layers[conv_name], layers[pool_name] = joined, nn.Identity()
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    """Hooks see a layer's inputs and outputs, which must then stay those of the original."""
-    return any(value for key, value in module.__dict__.items() if key.endswith("_hooks") and isinstance(value, dict))

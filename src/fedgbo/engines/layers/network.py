@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,8 +83,10 @@ class Network:
         self._function = getattr(native, f"fedgbo_network_{TYPES[kind]}")
         self._rooms: dict[int, tuple[Tensor, Tensor, Rows]] = {}  # plan, room and 0, 1, 2, ... by batch size
 
-    def takes(self, inputs: Tensor, targets: Tensor) -> bool:
+    def takes(self, inputs: Any, targets: Any) -> bool:
         """Tell whether samples are of the shape and the types that the network was read for."""
+        if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
+            return False
         if inputs.shape[1:] != self.plan.input or inputs.dtype != self.kind or not inputs.is_cpu or len(inputs) == 0:
             return False
         if self.plan.loss is functional.cross_entropy:
@@ -156,13 +159,19 @@ def network_for(module: nn.Module, inputs: Tensor, loss: Callable[..., Tensor]) 
     kind = parameters[0].dtype
     if kind not in TYPES or any(p.dtype != kind or not p.requires_grad or not p.is_cpu for p in parameters):
         return None
-    if any(value for m in module.modules() for key, value in vars(m).items() if key.endswith("_hooks") and value):
+    if any(is_changed(m) for m in module.modules()):
         return None
     leaves = list(_leaves(module))
     if sum(len(list(leaf.parameters())) for leaf in leaves) != len(parameters):  # one layer in two places
         return None
     layers = read_layers(leaves, tuple(inputs.shape[1:]))
     return None if layers is None else Network(Plan(loss, tuple(inputs.shape[1:]), layers), kind, native)
+
+
+def is_changed(module: nn.Module) -> bool:
+    """Return whether a module does more than its class: it has hooks, or a `forward` of its own."""
+    hooks = any(value for key, value in vars(module).items() if key.endswith("_hooks") and isinstance(value, dict))
+    return hooks or "forward" in vars(module)
 
 
 def _leaves(module: nn.Module) -> Iterator[nn.Module]:
@@ -195,11 +204,11 @@ def _read(leaf: nn.Module, shape: tuple[int, ...]) -> Layer | None:
     kind, images = type(leaf), len(shape) == 3
     if isinstance(leaf, nn.Conv2d) and kind is nn.Conv2d and images and leaf.in_channels == shape[0]:
         return _convolution(leaf)
-    if isinstance(leaf, nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d) and images:
+    if kind in (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d) and images:
         return _pooling(leaf, shape)
     if kind in ACTIVATIONS and getattr(leaf, "approximate", "none") == "none":
         return Layer(ACTIVATION, shape[0], how=ACTIVATIONS[kind]) if len(shape) in (1, 3) else None
-    if isinstance(leaf, nn.Flatten) and (leaf.start_dim, leaf.end_dim) == (1, -1):
+    if isinstance(leaf, nn.Flatten) and kind is nn.Flatten and (leaf.start_dim, leaf.end_dim) == (1, -1):
         return Layer(FLATTEN, prod(shape))
     if isinstance(leaf, nn.Linear) and kind is nn.Linear and shape == (leaf.in_features,):
         return Layer(LINEAR, leaf.out_features, bias=int(leaf.bias is not None))
@@ -214,7 +223,7 @@ def _convolution(leaf: nn.Conv2d) -> Layer | None:
     return Layer(CONVOLUTION, leaf.out_channels, kernel, stride, padding, bias=int(leaf.bias is not None))
 
 
-def _pooling(leaf: nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d, shape: tuple[int, ...]) -> Layer | None:
+def _pooling(leaf: Any, shape: tuple[int, ...]) -> Layer | None:
     channels, *sizes = shape
     if isinstance(leaf, nn.AdaptiveAvgPool2d):
         wanted = _pair(leaf.output_size)  # type: ignore[arg-type]

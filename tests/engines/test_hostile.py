@@ -1,0 +1,260 @@
+"""Findings of a hostile review: shapes unknown to C code, patched layers, hidden writes, draws on the server."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import fedgbo
+from fedgbo.core.errors import ConfigError, DataError
+from fedgbo.engines import select
+from tests.conftest import make_task
+
+AVG = fedgbo.FedAvg(fedgbo.SGD(0.1))
+rng = np.random.default_rng(0)
+
+
+def close_to_textbook(task, algorithm=AVG):
+    fast, plain = (fedgbo.run(task, algorithm, rounds=3, local_steps=3, engine=name) for name in ("auto", "plain"))
+    assert torch.allclose(fast.params, plain.params, atol=1e-5)
+    assert fast.history[-1].train_loss == pytest.approx(plain.history[-1].train_loss, rel=1e-4)
+
+
+def pairs(inputs, targets):
+    return fedgbo.FederatedData.from_clients(
+        train=[(inputs(), targets()) for _ in range(3)], test=(inputs(), targets())
+    )
+
+
+def numbers(*shape):
+    return lambda: rng.normal(size=(16, *shape)).astype("float32")
+
+
+def test_targets_that_c_code_was_not_read_for():
+    whole = pairs(numbers(3), lambda: rng.integers(0, 5, (16, 1)))
+    close_to_textbook(fedgbo.Task("t", whole, lambda: nn.Linear(3, 1), batch_size=4, loss=functional.mse_loss))
+    soft = pairs(numbers(3), lambda: rng.dirichlet([1.0, 1.0], 16).astype("float32"))
+    close_to_textbook(fedgbo.Task("t", soft, lambda: nn.Linear(3, 2), batch_size=4))
+    close_to_textbook(
+        fedgbo.Task("t", soft, lambda: nn.Linear(3, 2), batch_size=4), fedgbo.FedProx(fedgbo.SGD(0.1), 0.5)
+    )
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,)])
+def test_a_loss_that_would_broadcast_is_refused(shape):
+    data = pairs(numbers(3), numbers(*{(1,): (3,), (3,): (1,)}[shape]))
+    task = fedgbo.Task("t", data, lambda: nn.Linear(3, *shape), batch_size=4, loss=functional.mse_loss)
+    with pytest.raises(DataError, match="would be broadcast against targets"):
+        fedgbo.run(task, AVG, rounds=1)
+
+
+def cropped(inputs, rng):
+    return inputs[:, :, 1:-1, 1:-1]
+
+
+def padded(inputs, rng):
+    return functional.pad(inputs, (1, 1, 1, 1))
+
+
+def cnn(*layers):
+    return lambda: nn.Sequential(nn.Conv2d(1, 4, 3), *[layer() for layer in layers], nn.Flatten(), nn.LazyLinear(2))
+
+
+@pytest.mark.parametrize("transform", [cropped, padded])
+def test_a_transform_that_changes_the_shape(transform):
+    train = [(numbers(1, 8, 8)(), rng.integers(0, 2, 16)) for _ in range(2)]
+    data = fedgbo.FederatedData.from_clients(train=train, test=train[0], transform=transform)
+
+    def net():
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 2))
+
+    close_to_textbook(fedgbo.Task("t", data, net, batch_size=4))
+
+
+class Doubled(nn.MaxPool2d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Reversed(nn.Flatten):
+    def forward(self, x):
+        return super().forward(x).flip(1)
+
+
+def patched():
+    layer = nn.Linear(3, 2)
+    layer.forward = lambda x: functional.linear(x, 3 * layer.weight, layer.bias)
+    return layer
+
+
+IMAGES = pairs(numbers(1, 8, 8), lambda: rng.integers(0, 2, 16))
+
+
+@pytest.mark.parametrize("layer", [lambda: Doubled(2), Reversed])
+def test_subclasses_of_known_layers_are_the_users(layer):
+    close_to_textbook(fedgbo.Task("t", IMAGES, cnn(layer), batch_size=4))
+
+
+def test_a_forward_of_an_instance_is_used():
+    close_to_textbook(fedgbo.Task("t", pairs(numbers(3), lambda: rng.integers(0, 2, 16)), patched, batch_size=4))
+
+
+class Filled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", None)
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        self.cache = x.detach().mean(0) if self.cache is None else self.cache
+        return self.linear(x - self.cache)
+
+
+class Teacher(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.teacher = nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)
+
+    def forward(self, x):
+        if self.training:
+            self.teacher.weight.mul_(0.9).add_(0.1 * self.linear.weight.detach())
+        return self.linear(x) + self.teacher(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(Filled, "'cache' gets its value in forward"), (Teacher, "frozen parameter 'teacher.weight' was changed")],
+)
+def test_hidden_writes_are_refused(model, message):
+    with pytest.raises(ConfigError, match=message):
+        fedgbo.run(make_task(model=model, batch_size=4), AVG, rounds=2)
+
+
+class Writing(fedgbo.FedAvg):
+    def client_update(self, down, client):
+        down.params.mul_(0.9)
+        return super().client_update(down, client)
+
+
+class Numpy(fedgbo.FedAvg):
+    def client_update(self, down, client):
+        return fedgbo.State(np.zeros(len(down.params)))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (Writing, "wrote into the state that all clients download"),
+        (Numpy, "a state of ndarray; it takes torch"),
+    ],
+)
+def test_client_updates_that_are_refused(algorithm, message):
+    with pytest.raises(ConfigError, match=message):
+        fedgbo.run(make_task(batch_size=4), algorithm(fedgbo.SGD(0.1)), rounds=1)
+
+
+@dataclass(frozen=True)
+class Noisy(fedgbo.FedAvg):
+    """A server that draws from process-wide generators."""
+
+    def server_update(self, server, mean, steps):
+        noise = torch.randn(len(mean.params)) + np.random.normal()
+        return fedgbo.State(server.params - mean.params + 0.01 * noise)
+
+
+def test_draws_on_the_server_are_reproducible(tmp_path):
+    task, algorithm = make_task(batch_size=4), Noisy(fedgbo.SGD(0.1))
+    whole = fedgbo.run(task, algorithm, rounds=4)
+    torch.manual_seed(3)
+    assert torch.equal(fedgbo.run(task, algorithm, rounds=4).params, whole.params)
+    fedgbo.run(task, algorithm, rounds=2, out=tmp_path / "run")
+    assert torch.equal(fedgbo.run(task, algorithm, rounds=4, out=tmp_path / "run", resume=True).params, whole.params)
+
+
+@dataclass(frozen=True)
+class Wrong(fedgbo.SGD):
+    def invert(self, stats, delta, steps):
+        return 2 * super().invert(stats, delta, steps)
+
+
+def test_a_wrong_inverse_inside_another_algorithm_is_refused():
+    with pytest.raises(ConfigError, match=r"Wrong.invert does not recover the mean gradient"):
+        fedgbo.run(make_task(), fedgbo.FedBuff(fedgbo.FedGBO(Wrong(0.1))), rounds=1)
+
+
+def three(client):
+    return 3
+
+
+def other_three(client):
+    return 9
+
+
+@pytest.mark.parametrize("what", ["buffers", "local_steps"])
+def test_further_changes_that_a_resume_refuses(what, tmp_path):
+    def net():
+        return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+    train = [(numbers(3)(), rng.integers(0, 2, 16)) for _ in range(2)]
+    data = fedgbo.FederatedData.from_clients(train=train, client_tests=train)
+    other_three.__qualname__, other_three.__module__ = three.__qualname__, three.__module__
+
+    def task(buffers):
+        return fedgbo.Task("t", data, net, batch_size=4, buffers=buffers)
+
+    fedgbo.run(task("average"), AVG, rounds=1, local_steps=three, out=tmp_path / "run")
+    buffers, steps = ("local", three) if what == "buffers" else ("average", other_three)
+    with pytest.raises(fedgbo.RunFolderError, match=f"its {what} is"):
+        fedgbo.run(task(buffers), AVG, rounds=2, local_steps=steps, out=tmp_path / "run", resume=True)
+
+
+def clamped(outputs, targets):
+    outputs.clamp_(-0.01, 0.01)
+    return (outputs.argmax(1) == targets).sum(), torch.tensor(len(targets))
+
+
+def test_a_metric_that_writes_into_the_outputs_changes_no_loss():
+    def number(outputs, targets):
+        return functional.cross_entropy(outputs, targets)
+
+    task = make_task(batch_size=4)
+    losses = [
+        fedgbo.run(fedgbo.Task("t", task.data, task.model, loss=number, metric=metric), AVG, rounds=1).loss
+        for metric in (clamped, None)
+    ]
+    assert losses[0] == losses[1]
+
+
+class Embedded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(10, 4, sparse=True), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.linear(self.embedding(x).mean(dim=1))
+
+
+def test_sparse_gradients_are_made_dense():
+    words = pairs(lambda: rng.integers(0, 10, (16, 5)), lambda: rng.integers(0, 2, 16))
+    close_to_textbook(fedgbo.Task("t", words, Embedded, batch_size=4))
+
+
+def test_devices_and_threads(monkeypatch):
+    task = make_task(batch_size=4)
+    assert fedgbo.run(task, AVG, rounds=1, device=torch.device("cpu")).params is not None
+    with pytest.raises(ConfigError, match="device must be cpu, cuda"):
+        fedgbo.run(task, AVG, rounds=1, device=0)
+    seen = []
+
+    class Asking(nn.Linear):
+        def forward(self, x):
+            seen.append(torch.get_num_threads())
+            return super().forward(x)
+
+    monkeypatch.setattr(select, "WORTH_THREADS", 0)
+    torch.set_num_threads(2)
+    fedgbo.run(make_task(model=lambda: Asking(3, 2), batch_size=4), AVG, rounds=2, workers=2)
+    assert set(seen) == {1}
