@@ -44,7 +44,7 @@ class Buffers:
             if after[name].shape != before[name].shape:
                 raise ConfigError(
                     f"the model's buffer '{name}' changes its shape in forward, from {tuple(before[name].shape)} to "
-                    f"{tuple(after[name].shape)}, so it cannot be averaged; keep it as a plain attribute"
+                    f"{tuple(after[name].shape)}, so it cannot be averaged; give it one shape"
                 )
             _write(after[name], before[name])
         constant = {name: after[name] for name in before if name in after and name not in self.moving}
