@@ -58,7 +58,7 @@ class Brittle(nn.Linear):
 
 def brittle_task():
     task = make_task(clients=5, model=Brittle, batch_size=4)
-    task.data.train.inputs[-12:, 0] = 7
+    task.data.train.inputs[-12:-1, 0] = 7  # but for the last, which is tried before the first round
     return task
 
 
@@ -175,7 +175,7 @@ GOOD = {
     "stopped": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=9, callbacks=[stop_at_two]),
 }
 BAD = {
-    "diverged": lambda: fedgbo.run(make_task(model=linear), fedgbo.FedAvg(fedgbo.SGD(1e38)), rounds=3),
+    "diverged": lambda: fedgbo.run(make_task(model=linear), fedgbo.FedAvg(fedgbo.SGD(1e39)), rounds=3),
     "no-device": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=1, device="abacus"),
     "metrics": lambda: fedgbo.run(make_task(), fedgbo.FedAvg(SGD), rounds=1, metrics=["cosine"]),
     "brittle": lambda: fedgbo.run(brittle_task(), fedgbo.FedAvg(SGD), rounds=3, eval_every=3),
