@@ -136,7 +136,7 @@ def test_places_of_layers():
     assert fedgbo.places(model, "0", "1") == [(0, 24)]
     with pytest.raises(fedgbo.ConfigError, match=r"the model has no layer 'head' \(it has: 0, 1, 2\)"):
         fedgbo.places(model, "head")
-    with pytest.raises(fedgbo.ConfigError, match="no layer of the model that has parameters is among"):
+    with pytest.raises(fedgbo.ConfigError, match="no layer of the model that has trainable parameters is among"):
         fedgbo.places(model, nn.Conv2d)
 
 

@@ -13,8 +13,8 @@ class FedBN(PartlyPersonal):
     client: K times y <- y - η g, from y = (other layers of x_t, own normalisation);  keeps the normalisation
     server: other layers = mean of other layers
 
-    The published FedBN also keeps the running statistics of BatchNorm local. Models with running statistics are refused
-    here; the weights and biases of GroupNorm, or of BatchNorm with track_running_stats=False, are what is kept.
+    The published FedBN also keeps the running statistics of BatchNorm local: give the task buffers="local". The weights
+    and biases of normalisation layers are what is kept here.
     """
 
     def client_update(self, down: State, client: Client) -> State:

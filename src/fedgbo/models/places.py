@@ -6,7 +6,7 @@ from fedgbo.core import ConfigError
 
 
 def places(model: nn.Module, *layers: str | type[nn.Module]) -> list[tuple[int, int]]:
-    """Return (begin, end) of the parameters of layers, named or of some class, in the order of `parameters()`.
+    """Return (begin, end) of the trainable parameters of layers, named or of some class, in the order of `parameters()`.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
     >>> places(model, "2"), places(model, nn.GroupNorm)
@@ -22,12 +22,13 @@ def places(model: nn.Module, *layers: str | type[nn.Module]) -> list[tuple[int, 
         for name, module in modules.items()
         if any(name == layer if isinstance(layer, str) else isinstance(module, layer) for layer in layers)
         for parameter in module.parameters()
+        if parameter.requires_grad
     }
     if not chosen:
-        raise ConfigError(f"no layer of the model that has parameters is among {layers}")
+        raise ConfigError(f"no layer of the model that has trainable parameters is among {layers}")
     found: list[tuple[int, int]] = []
     begin = 0
-    for parameter in model.parameters():
+    for parameter in (p for p in model.parameters() if p.requires_grad):
         end = begin + parameter.numel()
         if id(parameter) in chosen:
             joined = bool(found) and found[-1][1] == begin
