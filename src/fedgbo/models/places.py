@@ -6,7 +6,7 @@ from fedgbo.core import ConfigError
 
 
 def places(model: nn.Module, *layers: str | type[nn.Module]) -> list[tuple[int, int]]:
-    """Return (begin, end) of the trainable parameters of layers, named or of some class, in the order of `parameters()`.
+    """Return (begin, end) of the trainable parameters of layers, named or of some class, in the model's order.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
     >>> places(model, "2"), places(model, nn.GroupNorm)
