@@ -254,7 +254,7 @@ def test_other_models_losses_and_data_take_their_steps_in_place(monkeypatch):
     falling = data.train.indptr.copy()
     falling[3] = falling[4] + 1
     too_many = data.train.indices.copy()
-    too_many[data.train.indptr[1]] = FEATURES  # of a row that is not tried before the first round
+    too_many[slice(*data.train.indptr[[4, 8]])] = FEATURES  # of rows that are not tried before the first round
     cases = {
         "hooked": sparse_task(model=hooked),
         "frozen": sparse_task(model=frozen),
