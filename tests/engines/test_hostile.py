@@ -124,9 +124,23 @@ class Teacher(nn.Module):
         return self.linear(x) + self.teacher(x)
 
 
+class Clamped(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
-    [(Filled, "'cache' gets its value in forward"), (Teacher, "frozen parameter 'teacher.weight' was changed")],
+    [
+        (Clamped, "parameter 'weight' was changed in forward"),
+        (Filled, "'cache' gets its value in forward"),
+        (Teacher, "frozen parameter 'teacher.weight' was changed in forward"),
+    ],
 )
 def test_hidden_writes_are_refused(model, message):
     with pytest.raises(ConfigError, match=message):

@@ -19,7 +19,7 @@ class Buffers:
         self._module = module
         self.moving: list[str] = []
         self._names = {name for name, _ in module.named_buffers()}  # before the first forward pass
-        self._frozen = [(name, p, p._version) for name, p in module.named_parameters() if not p.requires_grad]
+        self._written = [(name, p, p._version) for name, p in module.named_parameters()]  # our own writes do not count
         self._constant: dict[str, tuple[Tensor, int, Tensor]] = {}  # itself, torch's count of writes to it, a copy
 
     def find(self, train: Callable[[], object]) -> None:
@@ -33,7 +33,7 @@ class Buffers:
                 f"the model's buffer '{new[0]}' gets its value in forward, so clients would have different ones; "
                 "register it with a value"
             )
-        self.check_frozen()
+        self.check_parameters()
 
         def written(name: str) -> bool:
             buffer, version = own[name]  # a write may leave the value as it is, such as that of a converged estimate
@@ -70,8 +70,8 @@ class Buffers:
         load_buffers(self._module, self.moving, values)
 
     def check_constant(self) -> None:
-        """Raise if a frozen parameter or a constant buffer was changed."""
-        self.check_frozen()
+        """Raise if the model itself wrote into a parameter or a constant buffer."""
+        self.check_parameters()
         if not self._constant:
             return
         named = dict(self._module.named_buffers())
@@ -83,13 +83,14 @@ class Buffers:
                     "was taken for a constant; let every forward pass in training update it, or none"
                 )
 
-    def check_frozen(self) -> None:
-        """Raise if a frozen parameter was changed: clients share them, and they are not sent."""
-        for name, p, version in self._frozen:
+    def check_parameters(self) -> None:
+        """Raise if the model itself wrote into a parameter: that is lost, or seen by other clients."""
+        for name, p, version in self._written:
             if p._version != version:
+                kind = "parameter" if p.requires_grad else "frozen parameter"
                 raise ConfigError(
-                    f"the model's frozen parameter '{name}' was changed during training; make it a buffer, which is "
-                    "averaged over clients, or leave it as it is"
+                    f"the model's {kind} '{name}' was changed in forward; make it a buffer, which is averaged over "
+                    "clients, or change a copy of it"
                 )
 
 
