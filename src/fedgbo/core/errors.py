@@ -59,6 +59,10 @@ class StopRun(FedGBOError):  # noqa: N818 (a signal such as StopIteration, not a
     """Raised in a callback, ends the run after this round; `Progress.stop` raises it."""
 
 
+class RunWarning(UserWarning):
+    """A resumed run whose result may differ from that of an uninterrupted one, or that has lost something."""
+
+
 class MissingExtraError(FedGBOError, ImportError):
     """An optional dependency that is not installed."""
 
