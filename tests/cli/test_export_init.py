@@ -43,9 +43,10 @@ def test_onnx_computes_what_the_model_computes(run, tmp_path):
     told = call("export", run, "-o", file)
     assert told.exit_code == 0, told.stderr
     result = fedgbo.load(run)
+    model = result.model()
     inputs = result.task.data.test.batch(np.arange(5))[0]  # another number of samples than in the export
     with torch.no_grad():
-        expected = result.model()(inputs).numpy()
+        expected = model(inputs).numpy()
     onnx.checker.check_model(str(file))
     program = ReferenceEvaluator(str(file))
     (outputs,) = program.run(None, {program.input_names[0]: inputs.numpy()})
