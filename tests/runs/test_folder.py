@@ -177,7 +177,7 @@ def test_a_crash_while_writing_leaves_the_last_good_checkpoint(finished, monkeyp
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "fsync", crash)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(fedgbo.RunFolderError, match="disk full"):
         finished.save(before)
     assert Checkpoint.load(finished.checkpoints()[-1]).ledger == before.ledger
     assert not [p for p in (finished.path / "checkpoints").iterdir() if p.name.startswith(".")]
