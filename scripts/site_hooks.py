@@ -86,7 +86,7 @@ def _shown(output: nbformat.NotebookNode) -> str:
         return f'<img alt="output of the cell above" src="data:image/png;base64,{data["image/png"].strip()}">'
     if "text/html" in data:
         table = re.sub(r"<style.*?</style>", "", data["text/html"], flags=re.DOTALL)
-        return f'<div class="md-typeset__scrollwrap">{table}</div>'
+        return re.sub(r"<table[^>]*>", "<table>", table)  # the site's theme styles tables without a class
     return _fenced(data["text/plain"], "text") if "text/plain" in data else ""
 
 
