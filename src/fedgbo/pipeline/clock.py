@@ -43,11 +43,11 @@ def seconds_of(clients: Sequence[int], spread: float, trace: str | None, seed: i
 
 @dataclass(frozen=True)
 class Deadline(Sampler):
-    """Draws `over_select` clients more than it needs, and keeps the fastest that end before the deadline.
+    """Draws `over_select` additional clients, and keeps the fastest ones that finish before the deadline.
 
-    With `partial`, clients that would end later are kept too, and take as many of their local steps as they can, at
-    least one. Without it, a round in which nobody ends in time changes nothing. Not for Flower, where real clients have
-    real deadlines.
+    With `partial`, clients that would finish late are kept too, and take as many of their local steps as they can, at
+    least one. Without it, a round in which no client finishes in time changes nothing. Not available on Flower, where
+    clients have real deadlines.
     """
 
     clients_per_round: int
@@ -107,7 +107,7 @@ class Asynchronous(Sampler):
         object.__setattr__(self, "_clocks", {})  # simulations, by the number of clients; they only ever go on
 
     def arrivals(self, clients: int, t: int) -> Arrivals:
-        """Return what the server waits for in its step t."""
+        """Return the uploads that arrive for the server's step t."""
         if self.concurrency + self.buffer > clients:
             raise ConfigError(
                 f"concurrency and buffer are {self.concurrency + self.buffer} in all, but there are {clients} clients"

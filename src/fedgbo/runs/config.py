@@ -158,10 +158,10 @@ def read_config(path: Path) -> RunConfig:
 
 
 def load(folder: str | Path, task: Task | None = None) -> Result:
-    """Read a run's folder: its history, configuration, status, and the state in its last checkpoint.
+    """Read a run folder: the history, the configuration, the status, and the state of the last checkpoint.
 
-    A run of the command line rebuilds its task when that is first used, as by `result.model()`. A run that was begun
-    from Python needs `task` for that.
+    For a run of the command line, the task is rebuilt when it is first used, for example by `result.model()`. For a run
+    that was started in Python, pass `task`.
     """
     run = RunFolder.open(Path(folder))
     checkpoint, problems = run.latest()

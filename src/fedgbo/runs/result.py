@@ -25,7 +25,7 @@ from fedgbo.tasks.task import Task
 class Result:
     """The trained model, the server's statistics, and the history of evaluations.
 
-    A pickled result keeps everything but its task, whose data are large and whose functions cannot always be pickled.
+    Pickling leaves out the task, because its data may be large and its functions cannot always be pickled.
     """
 
     source: Task | Callable[[], Task]  # the task, or a function that builds it at its first use
@@ -38,7 +38,7 @@ class Result:
 
     @cached_property
     def task(self) -> Task:
-        """The task; a result that was pickled or loaded may not know it, and `with_task` adds it."""
+        """The task. A result that was pickled or loaded may lack it; `with_task` adds it."""
         return self.source if isinstance(self.source, Task) else self.source()
 
     @property
@@ -60,7 +60,7 @@ class Result:
     def best(self) -> Record:
         """The record with the best accuracy or, without a metric, with the lowest loss; the first of equals.
 
-        Scores are those of the validation part where there is one, else those of the test set.
+        Scores are those of the validation part if there is one, else those of the test set.
         """
         return max(self._evaluated, key=lambda record: record.quality)
 
@@ -72,11 +72,11 @@ class Result:
 
     @property
     def best_params(self) -> Tensor:
-        """The parameters of the round that `best` is the record of; they are kept by run(keep_best=True)."""
+        """The parameters of the best round; run(keep_best=True) keeps them."""
         return self._kept_best().params
 
     def model(self, *, best: bool = False) -> nn.Module:
-        """Return the trained model, as it was evaluated, in evaluation mode: a copy that is yours.
+        """Return a copy of the trained model, as it was evaluated, in evaluation mode.
 
         With `best`, it is the model of the best round, which run(keep_best=True) keeps.
         """
@@ -107,7 +107,7 @@ class Result:
     def save(self, path: str | Path, *, best: bool = False) -> None:
         """Write the model's state_dict to a safetensors file; `initial_params` of `run` reads it.
 
-        `best` is that of `model`. A tied weight is written once for each of its names.
+        `best` has the same meaning as in `model`. A tied weight is written once for each of its names.
         """
         own = self.model(best=best).state_dict()
         named = {name: value for name, value in own.items() if isinstance(value, Tensor)}
@@ -118,7 +118,7 @@ class Result:
             raise RunFolderError(f"cannot write {path}: {error.strerror}; choose another place") from error
 
     def with_task(self, task: Task) -> "Result":
-        """Return this result with its task, where it was pickled or loaded without."""
+        """Return this result with the given task."""
         if not isinstance(task, Task):
             raise ConfigError(f"task must be a fedgbo.Task, not {task!r:.60}")
         return replace(self, source=task)
@@ -130,7 +130,7 @@ class Result:
     def plot(self, y: str | None = None, x: str = "round") -> Any:
         """Return an altair chart of the history (extra `charts`); `y` is the accuracy or, without one, the loss.
 
-        Both axes take any number of a record, such as x="upload_bytes" or y="train_loss".
+        Each axis is a numeric field of a record, such as x="upload_bytes" or y="train_loss".
         """
         return chart_of(self.history, x, y, repr(self))
 
