@@ -50,7 +50,7 @@ P = sum(parameter.numel() for parameter in everyone().model().parameters())
 def test_an_update_that_is_not_sound_is_rejected_by_name_and_the_round_goes_on(change, reason, tmp_path):
     result = federate(everyone, grid=meddled(change), rounds=1, out=tmp_path / "run")
     (rejected,) = events(tmp_path / "run", "rejected")
-    assert (rejected["round"], rejected["client"], rejected["node"]) == (1, 0, 1)
+    assert (rejected["round"], rejected["client"], rejected["node"]) == (1, 0, "node 1")
     assert reason.replace("\\", "") in rejected["reason"]
     (done,) = events(tmp_path / "run", "done_round")
     assert done["took_part"] == [1, 2, 3, 4, 5]

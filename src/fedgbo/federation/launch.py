@@ -66,6 +66,10 @@ def run_superexec(arguments: Sequence[str]) -> None:
 
     import fedgbo.flower  # noqa: F401 - loaded once, for all forks
 
+    ours, handler = logging.getLogger("fedgbo"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s: %(message)s"))  # as Flower's lines
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
     _guard_client_apps(None if arguments[0] == "-" else Apps(Path(arguments[0])))
     _replace("flwr.supercore.superexec.run_superexec", get_executor=lambda *args, **more: ForkExecutor())
     _command("flwr.supercore.cli", "flower_superexec", ["flower-superexec", *arguments[1:]])
