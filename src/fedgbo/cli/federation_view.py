@@ -28,6 +28,7 @@ LINES = {
     "round": "round {round}{again}: {hosted}",
     "rejected": "[yellow]client {client} ({node}) rejected[/] in round {round}: {reason}",
     "dropped": "[yellow]client {client} ({node}) dropped[/] in round {round}: {reason}",
+    "lost": "[yellow]client {client} ({node})[/] in round {round}: {reason}",
     "late": "[yellow]client {client}: a reply to round {round} came too late[/] and is not used",
     "abandoned": "[yellow]round {round} is abandoned:[/] {valid} usable updates, {needed} needed; model unchanged",
     "stopped": "[bold red]stopped:[/] {reason}",

@@ -36,7 +36,7 @@ PRIVATE_FILE = 0o600
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before a failed call to the SuperLink is repeated
 PULL_SECONDS = 1.0  # to wait for one reply's objects; after that it is pulled in the background
 LOG = logging.getLogger("fedgbo.flower")
-WARNINGS = {"refused", "nodes", "duplicate", "rejected", "dropped", "late", "abandoned", "stopped"}
+WARNINGS = {"refused", "nodes", "duplicate", "rejected", "dropped", "lost", "late", "abandoned", "stopped"}
 
 
 class Events:
@@ -66,6 +66,7 @@ class SentMessage:
     id: str
     node: int
     bytes: int
+    at: float  # when, by the monotonic clock
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,9 @@ class Messenger:
         ]
         sizes = wire_bytes(messages)
         accepted = set(_repeated(lambda: list(self._grid.push_messages(messages))))
-        ids = [message.metadata.message_id for message in messages]
+        ids, now = [message.metadata.message_id for message in messages], time.monotonic()
         return {
-            node: SentMessage(key, node, size)
+            node: SentMessage(key, node, size, now)
             for node, key, size in zip(contents, ids, sizes, strict=True)
             if key in accepted
         }
@@ -115,6 +116,10 @@ class Messenger:
         for message in list(messages):
             if (reply := self._fetch(message)) is not None:
                 yield message, reply
+
+    def pulling(self, message: SentMessage) -> bool:
+        """Whether a reply to a message is being pulled."""
+        return message.id in self._pulls
 
     def drop(self, messages: Iterable[SentMessage]) -> None:
         """Forget messages whose replies are no longer needed."""

@@ -32,7 +32,7 @@ class Roster:
 
     def __init__(self, messenger: Messenger, settings: Settings, options: Options, events: Events) -> None:
         self.clients: dict[int, Host] = {}
-        self._messenger, self._settings, self._options, self._events = messenger, settings, options, events
+        self._messenger, self.settings, self._options, self._events = messenger, settings, options, events
         self._queries: dict[str, SentMessage] = {}  # not yet answered
         self._known: set[int] = set()  # nodes that were queried
         self._offers: dict[int, dict[int, int]] = {}  # clients and samples of each node, in the order of joining
@@ -54,7 +54,7 @@ class Roster:
             again = {node for node, (_, due) in self._refused.items() if due <= now}
             self.forget((self._known - here) | (again & self._known - self._asked()))
             self._looked = now
-            query = {node: to_content(self._settings) for node in sorted(here - self._known)}
+            query = {node: to_content(self.settings) for node in sorted(here - self._known)}
             sent = self._messenger.send("query", query, self._options.wait) if query else {}
             self._known |= set(sent)
             self._queries |= {message.id: message for message in sent.values()}
@@ -74,14 +74,14 @@ class Roster:
 
     def complete(self) -> bool:
         """Whether all clients are hosted, and all registered nodes take part."""
-        return len(self.clients) >= self._settings.clients and not self._registered.keys() - self._offers.keys()
+        return len(self.clients) >= self.settings.clients and not self._registered.keys() - self._offers.keys()
 
     def report(self) -> str:
         """Record which nodes take part, are missing or were refused, and return that in words."""
         joined = {self.name(node): sorted(offer) for node, offer in self._offers.items()}
         refused = {self.name(node): reason for node, (reason, _) in self._refused.items()}
         absent = {about.name for about in self._registered.values()} - joined.keys() - refused.keys()
-        open_clients = sorted(set(range(self._settings.clients)) - self.clients.keys())
+        open_clients = sorted(set(range(self.settings.clients)) - self.clients.keys())
         twice = {client: [self.name(node) for node in nodes] for client, nodes in self._duplicates.items()}
         self._events(
             "nodes", joined=joined, missing=sorted(absent), refused=refused, duplicates=twice, unhosted=open_clients
@@ -90,7 +90,7 @@ class Roster:
         parts[0] += " take part" if self._registered else " nodes take part"
         parts += [f"{name} is missing" for name in sorted(absent)]
         parts += [f"{name} was refused: {reason}" for name, reason in refused.items()]
-        parts += [f"{in_words(open_clients)} of {self._settings.clients} without a node"] if open_clients else []
+        parts += [f"{in_words(open_clients)} of {self.settings.clients} without a node"] if open_clients else []
         return "; ".join(parts)
 
     def _read_registry(self) -> dict[int, Node]:
@@ -133,12 +133,12 @@ class Roster:
 
     def _join(self, node: int, content: RecordDict) -> None:
         """Accept a node, or raise DataError with the reason."""
-        answer, ours = json_in(content, "answer"), self._settings.version
+        answer, ours = json_in(content, "answer"), self.settings.version
         if answer.get("version") != ours:
             raise DataError(f"it has fedgbo {str(answer.get('version'))[:40]}, the server {ours}; install the same")
         if "error" in answer:
             raise DataError(str(answer["error"])[:500])
-        if answer.get("model") != self._settings.model:
+        if answer.get("model") != self.settings.model:
             raise DataError("its model has other parameters (names, shapes or types) than the server's")
         offer = self._offer(answer)
         self._check_registered(node, offer)
@@ -159,7 +159,7 @@ class Roster:
             self._registered = self._read_registry()  # it may have been registered since
         if node not in self._registered:
             raise DataError("its key is not registered; register it with: fedgbo federation register")
-        allowed = client_numbers(self._registered[node].clients, self._settings.clients)
+        allowed = client_numbers(self._registered[node].clients, self.settings.clients)
         if foreign := sorted(offer.keys() - set(allowed)):
             raise DataError(f"it offers {in_words(foreign)}, and its key is registered for {in_words(allowed)}")
 
@@ -169,8 +169,8 @@ class Roster:
         if not isinstance(clients, list) or not isinstance(samples, list) or len(clients) != len(samples):
             raise DataError("it does not say which clients it hosts")
         for client, count in zip(clients, samples, strict=True):
-            if type(client) is not int or not 0 <= client < self._settings.clients:
-                raise DataError(f"it says it hosts a client {str(client)[:40]}, and there are {self._settings.clients}")
+            if type(client) is not int or not 0 <= client < self.settings.clients:
+                raise DataError(f"it says it hosts a client {str(client)[:40]}, and there are {self.settings.clients}")
             if type(count) is not int or not 0 < count <= MAX_SAMPLES:
                 raise DataError(f"it says that client {client} has {str(count)[:40]} samples")
         return dict(zip(clients, samples, strict=True))
