@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core import RunFolderError
+from fedgbo.core import FederationError, RunFolderError
 from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower, write_new
 from fedgbo.federation.network import EVERYWHERE, LOOPBACK, Address, answers, check_free, free_ports
-from fedgbo.federation.processes import Process, Service, flower_environment, stop
+from fedgbo.federation.processes import LAUNCH, Process, Service, flower_environment, stop
 from fedgbo.runs.files import write_atomic
 
 READY_SECONDS = 120.0  # about 6 on an idle machine
@@ -51,9 +51,12 @@ class ServerFolder:
         """Append what an operator did to audit.jsonl, with the time and the user."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         line = json.dumps({"time": now, "user": getpass.getuser(), "what": what, **more})
-        handle = os.open(self.path / "audit.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
-        with os.fdopen(handle, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            handle = os.open(self.path / "audit.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+            with os.fdopen(handle, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise FederationError(f"{self.path / 'audit.jsonl'} cannot be written: {error.strerror}") from error
 
     def audited(self, what: str) -> list[dict[str, Any]]:
         """Return the audit's entries of a kind, the last one last."""
@@ -107,9 +110,8 @@ def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) ->
         write_new(file, secrets.token_hex(32).encode())
     environment = flower_environment(server.path / "flwr")
 
-    def start(name: str, module: str, arguments: Sequence[str], ready: Callable[[], bool]) -> Callable[[], Process]:
+    def start(name: str, command: Sequence[str], ready: Callable[[], bool]) -> Callable[[], Process]:
         def now() -> Process:
-            command = [sys.executable, "-m", f"fedgbo.federation.{module}", *arguments]
             process = Process.start(name, command, environment, server.log)
             try:
                 process.wait_for(ready, READY_SECONDS, "an answer")
@@ -121,6 +123,7 @@ def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) ->
         return now
 
     link = [
+        *LAUNCH,
         "superlink",
         str(server.secret),
         "--host",
@@ -137,14 +140,14 @@ def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) ->
         database.touch(mode=PRIVATE_FILE)
         database.chmod(PRIVATE_FILE)
         link += ["--database", str(database)]
-    tasks = ["superexec", "-", "--runtime-api-address", str(inside), "--root-certificates", str(server.ca)]
+    tasks = [*LAUNCH, "superexec", "-", "--runtime-api-address", str(inside), "--root-certificates", str(server.ca)]
     tasks += ["--superexec-auth-secret-file", str(server.task_secret)]
-    door = [str(server.path), listen.host, str(listen.port), str(port)]
+    door = [sys.executable, "-m", "fedgbo.federation.proxy", str(server.path), listen.host, str(listen.port), str(port)]
     services: list[Service] = []
     try:
-        services.append(Service(start("the SuperLink", "launch", link, lambda: answers(inside, server.ca))))
-        services.append(Service(start("the process of the server's apps", "launch", tasks, lambda: True)))
-        services.append(Service(start("the proxy", "proxy", door, lambda: answers(here, server.ca))))
+        services.append(Service(start("the SuperLink", link, lambda: answers(inside, server.ca))))
+        services.append(Service(start("the process of the server's apps", tasks, lambda: True)))
+        services.append(Service(start("the proxy", door, lambda: answers(here, server.ca))))
     except BaseException:
         stop(service.process for service in services)
         raise
