@@ -83,7 +83,7 @@ def test_superlink_and_server_killed_and_resumed_as_printed(task_file, tmp_path)
     try:
         wait_for(lambda: rounds_done(folder) >= 1 or first.poll() is not None, 180)
         marks = process_tree([first.pid])
-        for one in of_command(marks, "launch\0superlink", "flwr-serverapp"):
+        for one in of_command(marks, "launch.py\0superlink", "flwr-serverapp"):
             one.signal(signal.SIGKILL)
         out, err = first.communicate(timeout=60)
     finally:

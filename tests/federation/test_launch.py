@@ -30,7 +30,7 @@ def task(command="flwr-serverapp", app="one"):
 def forks(monkeypatch, tmp_path):
     """An executor whose forks write a line for each task, and sleep at a server's, instead of running Flower."""
 
-    def do(channel, command):
+    def do(channel, command, parent, apps):
         while True:
             words = channel.recv()
             with (tmp_path / "done").open("a") as file:

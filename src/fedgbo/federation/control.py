@@ -36,6 +36,10 @@ class _RefusedError(FederationError):
         self.code = code
 
 
+class NoAnswer(FederationError):  # noqa: N818 - it may answer again
+    """The server did not answer, or had an internal error."""
+
+
 @dataclass(frozen=True)
 class Started:
     """A run that was started: its number, and the hash of its app, which nodes can pin."""
@@ -129,12 +133,12 @@ class Control:
             return getattr(self.client, method)(getattr(control_pb2, f"{method}Request")(**fields))
         except httpx.HTTPStatusError as error:
             refusal = FlowerError.from_json(error.response.text)
-            if refusal is None:
-                raise FederationError(f"the server at {self.address} answered: {error}") from error
+            if refusal is None or error.response.status_code >= 500:
+                raise NoAnswer(f"the server at {self.address} answered: {error}") from error
             text = " ".join(filter(None, [refusal.message, refusal.public_details]))
             raise _RefusedError(f"the server at {self.address} refused: {text}", refusal.code) from error
         except httpx.HTTPError as error:
-            raise FederationError(f"the connection to the server at {self.address} broke: {error}") from error
+            raise NoAnswer(f"the connection to the server at {self.address} broke: {error}") from error
 
 
 def bundle(app: Path) -> tuple[bytes, str]:

@@ -1,13 +1,15 @@
 """Flower's processes, run by this module: the only place that replaces parts of Flower.
 
-    python -m fedgbo.federation.launch superlink SECRET [OPTION]...
-    python -m fedgbo.federation.launch supernode [OPTION]...
-    python -m fedgbo.federation.launch superexec APPS [OPTION]...
+    python -P launch.py superlink SECRET [OPTION]...
+    python -P launch.py supernode [OPTION]...
+    python -P launch.py superexec APPS [OPTION]...
 
-Each runs Flower's command of that name, with Flower's options, after a change for which Flower has no option:
+Only the processes of apps import fedgbo and torch; the others need half of the memory without them. Each runs Flower's
+command of that name, with Flower's options, after a change for which Flower has no option:
 
 superlink   asks for the content of the file SECRET, as a bearer token, on the Control API. Flower's open edition lets
-            everybody use that API, who then runs code on the server and on all nodes.
+            everybody use that API, who then runs code on the server and on all nodes. Besides, an internal error, such
+            as a full disk, is answered with 503, which all of Flower's processes retry. A 500 ends them.
 supernode   ends when its loop ends. In Flower the process stays, without asking for work.
 superexec   forks for each app, and gives the fork one task after another, so that a node loads its data and builds its
             model once for a run. Flower starts a process for each message, which loads torch, Flower and fedgbo for
@@ -32,10 +34,10 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from fedgbo.federation.apps import AppNotAllowed, Apps
-from fedgbo.federation.processes import end_with
+if TYPE_CHECKING:
+    from fedgbo.federation.apps import Apps
 
 LOG = logging.getLogger("flwr")
 CLIENT = "flwr-clientapp"
@@ -46,6 +48,7 @@ _PR_SET_NAME = 15
 
 def run_superlink(arguments: Sequence[str]) -> None:
     """Run Flower's SuperLink with a secret on its Control API."""
+    from fastapi import FastAPI, Response
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 
     secret = Path(arguments[0]).read_bytes().strip()
@@ -58,7 +61,11 @@ def run_superlink(arguments: Sequence[str]) -> None:
             known = any(hmac.compare_digest(token, secret) for token in tokens)
             return super().validate_tokens_in_metadata(metadata) if known else (False, None)
 
+    def configure_app(app: FastAPI) -> None:
+        app.add_exception_handler(Exception, lambda request, error: Response(status_code=503))
+
     _replace("flwr.superlink.cli.flower_superlink", load_control_authn_plugin=SecretPlugin)
+    _replace("flwr.superlink.extensions", configure_app=configure_app)
     _command("flwr.superlink.cli", "flower_superlink", ["flower-superlink", *arguments[1:]])
 
 
@@ -69,17 +76,12 @@ def run_supernode(arguments: Sequence[str]) -> None:
 
 def run_superexec(arguments: Sequence[str]) -> None:
     """Run Flower's SuperExec with forks."""
-    import flwr.superlink.cli
-    import flwr.supernode.cli  # noqa: F401
-
-    import fedgbo.flower  # noqa: F401 - loaded once, for all forks
-
     ours, handler = logging.getLogger("fedgbo"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s: %(message)s"))  # as Flower's lines
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
-    _guard_client_apps(None if arguments[0] == "-" else Apps(Path(arguments[0])))
-    _replace("flwr.supercore.superexec.run_superexec", get_executor=lambda *args, **more: ForkExecutor())
+    apps = None if arguments[0] == "-" else Path(arguments[0])
+    _replace("flwr.supercore.superexec.run_superexec", get_executor=lambda *args, **more: ForkExecutor(apps))
     _command("flwr.supercore.cli", "flower_superexec", ["flower-superexec", *arguments[1:]])
 
 
@@ -112,8 +114,9 @@ def _end_with(run: Callable[[], None]) -> NoReturn:
     except BaseException:
         LOG.exception("%s ended", sys.argv[0])
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):  # the log's disk may be full
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)
 
 
@@ -150,8 +153,14 @@ class _TaskDone(BaseException):
     """Ends a task of a node's app, and not its process."""
 
 
-def do_tasks(channel: Connection, command: str) -> None:
-    """Do the tasks that come through a channel, until it is closed."""
+def do_tasks(channel: Connection, command: str, parent: int, apps: Path | None) -> None:
+    """Do the tasks that come through a channel, until it is closed or the parent ends."""
+    from fedgbo.federation.apps import Apps
+    from fedgbo.federation.processes import end_with
+
+    if (end_with_us := end_with(parent)) is not None:
+        end_with_us()  # a fork does not inherit its parent's setting
+    _guard_client_apps(None if apps is None else Apps(apps))
     run = getattr(importlib.import_module(COMMANDS[command]), command.replace("-", "_"))
     while True:
         try:
@@ -171,8 +180,8 @@ class ForkExecutor:
     Tasks of a node's app go to the same fork, one after another. A server's app has one task, the whole run.
     """
 
-    def __init__(self) -> None:
-        self._forks: list[Fork] = []
+    def __init__(self, apps: Path | None = None) -> None:
+        self._apps, self._forks = apps, list[Fork]()
 
     def get_eligible_capacity(self, supported_task_types: set[Any], **more: Any) -> tuple[set[Any], set[str]]:
         """Take the tasks of server and client apps, at any time; no agents, models or connectors."""
@@ -202,11 +211,9 @@ class ForkExecutor:
         if pid == 0:
             for channel in (ours, *(fork.channel for fork in self._forks)):
                 channel.close()  # so that each fork sees the end of its own
-            if (end_with_us := end_with(parent)) is not None:
-                end_with_us()  # a fork does not inherit its parent's setting
             if sys.platform.startswith("linux"):
                 ctypes.CDLL(None).prctl(_PR_SET_NAME, command.encode())  # the name that `ps -o comm` shows
-            _end_with(lambda: do_tasks(theirs, command))
+            _end_with(lambda: do_tasks(theirs, command, parent, self._apps))
         theirs.close()
         self._forks.append(Fork(pid, command, spec.fab_hash, ours))
         return self._forks[-1]
@@ -236,10 +243,11 @@ class ForkExecutor:
         """Do nothing: forks end with this process."""
 
 
-def _guard_client_apps(apps: Apps | None) -> None:
+def _guard_client_apps(apps: "Apps | None") -> None:
     """Let client apps run only if allowed, keep the text of their exceptions here, and the process after a task."""
     from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
+    from fedgbo.federation.apps import AppNotAllowed
     from fedgbo.flower.node import forget_tasks
 
     module: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core import FederationError, RunFolderError
-from fedgbo.federation.control import Control, Status
+from fedgbo.federation.control import Control, NoAnswer, Status
 from fedgbo.federation.processes import Tail
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.runs.checkpoint import digest
@@ -21,6 +21,7 @@ from fedgbo.runs.folder import RunFolder
 EVENT_SECONDS = 0.1  # between reads of the events
 PENDING_SECONDS = 180.0  # for the server's app to start; about 3 on an idle machine
 STATUS_SECONDS = 1.0  # between queries to the SuperLink
+SILENT_SECONDS = 120.0  # without an answer of the SuperLink, after which it is given up
 LAST_EVENT_SECONDS = 10.0  # in which a server app that ends in order writes its last event
 COUNTED = {  # kinds of events that are counted, and the names of the counts
     "done_round": "rounds",
@@ -120,7 +121,7 @@ def follow(
 ) -> Ending:
     """Pass a run's events to `show` until the run is over; `check` is called meanwhile, and may raise."""
     heard, asked, status = _Heard(events), 0.0, Status("pending", "", "")
-    patience = time.monotonic() + PENDING_SECONDS
+    patience, answered = time.monotonic() + PENDING_SECONDS, time.monotonic()
     while True:
         over = status.stage == "finished"
         heard.read(show)
@@ -128,7 +129,13 @@ def follow(
             break
         check()
         if time.monotonic() - asked > STATUS_SECONDS:
-            status, asked = control.status(run), time.monotonic()
+            asked = time.monotonic()
+            try:
+                status, answered = control.status(run), asked
+            except NoAnswer:  # `serve` starts a SuperLink again that was killed
+                if asked - answered > SILENT_SECONDS:
+                    raise
+                continue
             if heard.app_died():  # Flower would notice after a minute
                 control.stop(run)
                 heard.stopped = "the server's app died or was killed"

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedgbo.core import FederationError
+from fedgbo.core import FederationError, FedGBOError
 from fedgbo.federation.credentials import PRIVATE_FILE, private_folder, require_flower
 
 GRACE = 10.0  # seconds for processes to end after SIGTERM
@@ -38,6 +38,7 @@ QUIET = {
     "PYTHONUNBUFFERED": "1",
     "NO_COLOR": "1",
 }
+LAUNCH = (sys.executable, "-P", str(Path(__file__).with_name("launch.py")))  # runs Flower's commands
 DIRECT = "localhost,127.0.0.1,::1"  # hosts reached without a web proxy
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PROC = Path("/proc")
@@ -245,7 +246,8 @@ class Service:
 def attend(services: Iterable[Service], tell: Callable[[str], None]) -> None:
     """Look at services once, and start those again that ended; raise FederationError if one ends again and again."""
     for service in services:
-        rotate(service.process.log)
+        with suppress(OSError):  # a full disk
+            rotate(service.process.log)
         now = time.monotonic()
         if service.process.alive and not (service.ended or any(not one.alive for one in service.process.helpers)):
             continue
@@ -261,7 +263,7 @@ def attend(services: Iterable[Service], tell: Callable[[str], None]) -> None:
         if now >= service.due:
             try:
                 service.process, service.since, service.ended = service.start(), time.monotonic(), False
-            except FederationError as error:
+            except (FedGBOError, OSError) as error:
                 service.starts += 1
                 if service.starts > MOST_STARTS:
                     raise

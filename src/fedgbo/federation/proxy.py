@@ -3,7 +3,7 @@
 Flower serves three APIs on one port: Fleet for nodes, Control for operators, Runtime for its own processes. The
 SuperLink listens on loopback, and this process listens for nodes. A call must be one of Fleet's, be signed with a
 registered key, and keep within the limits. Each refusal is logged with the node's name. A node that calls too often is
-slowed down. An internal error of the SuperLink becomes 503, which Flower's nodes retry; they would give up after a 500.
+slowed down. Errors of the SuperLink become 503, which Flower's nodes retry; they would give up after a 500.
 
     python -m fedgbo.federation.proxy SERVER HOST PORT SUPERLINK_PORT
 """
@@ -211,7 +211,7 @@ class Proxy:
             answer = await self._superlink.post(path, content=body, headers=kept)
         except httpx.HTTPError as error:
             raise Refused(503, f"the SuperLink does not answer ({type(error).__name__})") from error
-        if answer.status_code == 500:
+        if answer.status_code >= 500:
             raise Refused(503, "the SuperLink had an internal error")
         if answer.status_code >= 400:
             self._count("refusals", node, 1)

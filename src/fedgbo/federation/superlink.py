@@ -5,15 +5,15 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedgbo.core import RunFolderError
+from fedgbo.core import FederationError, RunFolderError
 from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower, write_secret
 from fedgbo.federation.network import EVERYWHERE, LOOPBACK, Address, answers, check_free, free_ports
-from fedgbo.federation.processes import Process, Service, Tail, flower_environment, stop
+from fedgbo.federation.processes import LAUNCH, Process, Service, Tail, flower_environment, stop
 from fedgbo.runs.files import write_atomic
 
 READY_SECONDS = 120.0  # about 6 on an idle machine
@@ -51,9 +51,12 @@ class ServerFolder:
         """Append what an operator did to audit.jsonl, with the time and the user."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         line = json.dumps({"time": now, "user": getpass.getuser(), "what": what, **more})
-        handle = os.open(self.path / "audit.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
-        with os.fdopen(handle, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        try:
+            handle = os.open(self.path / "audit.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+            with os.fdopen(handle, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise FederationError(f"{self.path / 'audit.jsonl'} cannot be written: {error.strerror}") from error
 
     def audited(self, what: str) -> list[dict[str, Any]]:
         """Return the audit's entries of a kind, the last one last."""
@@ -106,9 +109,8 @@ def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) ->
     write_secret(server.task_secret)
     environment = flower_environment(server.path / "flwr")
 
-    def service(name: str, log: Path, module: str, words: list[str], ready: Callable[[], bool]) -> Service:
+    def service(name: str, log: Path, command: Sequence[str], ready: Callable[[], bool]) -> Service:
         def start() -> Process:
-            command = [sys.executable, "-m", f"fedgbo.federation.{module}", *words]
             process = Process.start(name, command, environment, log)
             try:
                 process.wait_for(ready, READY_SECONDS, "an answer")
@@ -120,26 +122,29 @@ def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) ->
         return Service(start)
 
     guard = ["--superexec-auth-secret-file", str(server.task_secret)]
-    link = ["superlink", str(server.secret), "--host", LOOPBACK, "--port", str(port), "--isolation", "process", *guard]
+    link = [*LAUNCH, "superlink", str(server.secret), "--host", LOOPBACK, "--port", str(port)]
+    link += ["--isolation", "process", *guard, "--disable-runtime-dependency-installation", "--enable-supernode-auth"]
     link += [
-        "--disable-runtime-dependency-installation",
-        "--enable-supernode-auth",
         "--ssl-ca-certfile",
         str(server.ca),
+        "--ssl-certfile",
+        str(server.certificate),
+        "--ssl-keyfile",
+        str(server.key),
     ]
-    link += ["--ssl-certfile", str(server.certificate), "--ssl-keyfile", str(server.key)]
     if keep:
         database = server.path / "superlink.db"
         database.touch(mode=PRIVATE_FILE)
         database.chmod(PRIVATE_FILE)
         link += ["--database", str(database)]
-    tasks = ["superexec", "-", "--runtime-api-address", str(inside), "--root-certificates", str(server.ca), *guard]
-    door = [str(server.path), listen.host, str(listen.port), str(port)]
+    tasks = [*LAUNCH, "superexec", "-", "--runtime-api-address", str(inside), "--root-certificates", str(server.ca)]
+    tasks += guard
+    door = [sys.executable, "-m", "fedgbo.federation.proxy", str(server.path), listen.host, str(listen.port), str(port)]
     services: list[Service] = []
     try:
-        services.append(service("the SuperLink", server.log, "launch", link, lambda: answers(inside, server.ca)))
-        services.append(service("the process of the server's apps", server.app_log, "launch", tasks, lambda: True))
-        services.append(service("the proxy", server.proxy_log, "proxy", door, lambda: answers(here, server.ca)))
+        services.append(service("the SuperLink", server.log, link, lambda: answers(inside, server.ca)))
+        services.append(service("the process of the server's apps", server.app_log, tasks, lambda: True))
+        services.append(service("the proxy", server.proxy_log, door, lambda: answers(here, server.ca)))
     except BaseException:
         stop(each.process for each in services)
         raise

@@ -49,7 +49,8 @@ class Exchange:
 
     def __init__(self, messenger: Messenger, roster: Roster, options: Options, events: Events) -> None:
         self._messenger, self._roster, self._options, self._events = messenger, roster, options, events
-        self._questions: dict[str, SentMessage] = {}  # to nodes that are silent, by the ids of their orders
+        self._questions: dict[str, tuple[SentMessage, str]] = {}  # to silent nodes, with the ids of their orders
+        self._idle: set[str] = set()  # orders whose nodes have answered a question since
         self._bounds = NormBounds(options.max_norm, options.max_update)
         # Orders past their deadline; a node counts as busy until it replies or the time in the last place has passed
         self._overdue: dict[str, tuple[SentMessage, Order, float]] = {}
@@ -73,7 +74,7 @@ class Exchange:
         """Send, wait, check. Each chosen client ends up in the updates or in an event with the reason."""
         outcome, began = Outcome(), time.perf_counter()
         deadline = time.monotonic() + self._options.deadline
-        self._questions = {key: question for key, question in self._questions.items() if key in self._overdue}
+        self._idle &= self._overdue.keys()
         waiting = self._send(attempt, _orders(attempt), outcome)
         outcome.asked = sum(len(order.clients) for _, order in waiting.values())
         sent, resends = time.perf_counter(), Counter[int]()
@@ -130,22 +131,21 @@ class Exchange:
         A node takes one message after another. If it answers a question that was sent after an order, and there is no
         reply to the order, then one of them is lost, for example with a process that was killed.
         """
-        silent, now = {order.id: order for order in orders}, time.monotonic()
-        asked = {question.id: key for key, question in self._questions.items() if key in silent}
-        idle = set()
-        for question, reply in self._messenger.fetch([self._questions[key] for key in asked.values()]):
-            del self._questions[key := asked[question.id]]
-            if reply.content is not None and not self._messenger.pulling(silent[key]):
-                idle.add(key)
+        silent, now = {order.id: order for order in orders if not self._messenger.pulling(order)}, time.monotonic()
+        for question, reply in self._messenger.fetch([question for question, _ in self._questions.values()]):
+            _, key = self._questions.pop(question.id)  # answered or expired
+            self._idle |= set() if reply.content is None else {key}
+        idle, asked = self._idle & silent.keys(), {key for _, key in self._questions.values()}
+        self._idle -= idle
         due = {
             order.node: key
             for key, order in silent.items()
-            if key not in self._questions and key not in idle and now - order.at >= ASK_SECONDS
+            if key not in idle | asked and now - order.at >= ASK_SECONDS
         }
         if due:
             contents = {node: to_content(self._roster.settings) for node in due}
-            sent = self._messenger.send("query", contents, 2 * ASK_SECONDS)  # expires: the next one is asked then
-            self._questions |= {due[node]: question for node, question in sent.items()}
+            sent = self._messenger.send("query", contents, 2 * ASK_SECONDS)
+            self._questions |= {question.id: (question, due[node]) for node, question in sent.items()}
         return idle
 
     def _read(self, attempt: Attempt, order: Order, node: int, reply: Reply, outcome: Outcome) -> None:

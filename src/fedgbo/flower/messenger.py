@@ -33,7 +33,7 @@ MEANINGS = {
 GONE = 5
 APP_REASON = "app "  # begins the only texts that a node's errors may bring: apps that its operators did not allow
 PRIVATE_FILE = 0o600
-PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before a failed call to the SuperLink is repeated
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0)  # seconds before a failed call to the SuperLink is repeated
 PULL_SECONDS = 1.0  # to wait for one reply's objects; after that it is pulled in the background
 LOG = logging.getLogger("fedgbo.flower")
 WARNINGS = {"refused", "nodes", "duplicate", "rejected", "dropped", "lost", "late", "abandoned", "stopped"}
@@ -53,10 +53,13 @@ class Events:
         if self.folder is not None:
             line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "kind": kind, **more})
             file = self.folder / "events.jsonl"
-            file.touch(mode=PRIVATE_FILE)
-            file.chmod(PRIVATE_FILE)  # of a run that an older version began
-            with file.open("a", encoding="utf-8") as events:
-                events.write(line + "\n")
+            try:
+                file.touch(mode=PRIVATE_FILE)
+                file.chmod(PRIVATE_FILE)  # of a run that an older version began
+                with file.open("a", encoding="utf-8") as events:
+                    events.write(line + "\n")
+            except OSError as error:  # a full disk stops the run at its next checkpoint
+                LOG.error("%s cannot be written: %s", file, error.strerror)
 
 
 @dataclass(frozen=True)
