@@ -175,21 +175,21 @@ def fedper(x, size, head_steps=None):
 
 
 def ditto(x, size, lam=0.6):
-    own = {}
+    own = {i: x for i in range(N)}
     for t in range(ROUNDS):
         s = cohort_of(t, size)
         for i in s:
-            own[i] = sgd(own.get(i, x), i, gradient=lambda v, i: grad(v, i) + lam * (v - x))
+            own[i] = sgd(own[i], i, gradient=lambda v, i: grad(v, i) + lam * (v - x))
         x = mean([sgd(x, i) for i in s])
     return x, own
 
 
 def apfl(x, size, alpha=0.3):
-    own = {}
+    own = {i: x for i in range(N)}
     for t in range(ROUNDS):
         ws = []
         for i in cohort_of(t, size):
-            w, v = x, own.get(i, x)
+            w, v = x, own[i]
             for _ in range(K[i]):
                 mixed = alpha * v + (1 - alpha) * w
                 w, v = w - LR * grad(w, i), v - LR * alpha * grad(mixed, i)

@@ -49,6 +49,7 @@ class FederatedAlgorithm(ABC):
     def client_state(self, params: Tensor) -> Stats:
         """Return the vectors that every client keeps from round to round, as they are before its first round.
 
+        `params` is x_0, the model that the run starts from (on Flower the first model that the client downloads).
         `client_update` finds them in `client.state` and may replace them there. By default clients keep nothing.
         """
         return {}
@@ -60,7 +61,8 @@ class FederatedAlgorithm(ABC):
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         """Return the model that a client uses, given the global model and the vectors that the client keeps.
 
-        By default that is the global model. Personalised algorithms are evaluated with it, client by client.
+        By default that is `params` itself: all clients use the global model. An algorithm that returns another vector
+        is personalised: where clients have test sets of their own, each is scored with the model that it uses.
         """
         return params
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from fedgbo.core import ConfigError, Optimiser, unknown
 from fedgbo.runs.describe import find, name_of, parameters
@@ -122,11 +122,16 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
         elif key in parameters(find("optimiser", table[server]["name"])):
             table[server][key] = value
         elif key in parameters(made) and key not in slots:
-            table[key] = int(value) if get_type_hints(made).get(key) is int else value
+            table[key] = int(value) if _takes_whole(get_type_hints(made).get(key), value) else value
         else:
             told = f"it takes {', '.join(accepted_settings(algorithm, table[server]['name']))}"
             raise ConfigError(f"{algorithm} with {table[server]['name']} takes no {key}; {told}")
     return table | {slot: table[slot] | own for slot, own in tables.items()}
+
+
+def _takes_whole(hint: Any, value: Any) -> bool:
+    """Return whether a setting that is read as a float is a whole number."""
+    return hint is int or (int in get_args(hint) and isinstance(value, float) and value.is_integer())
 
 
 def accepted_settings(algorithm: str, optimiser: str | None) -> list[str]:

@@ -176,6 +176,7 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
         config=run.config(),
         status=run.condition(),
         best_state=checkpoint.best,
+        client_scores=run.client_scores(),
     )
     return result if task is None else result.with_task(task)
 

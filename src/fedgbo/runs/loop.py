@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from fedgbo.core.schedule import at_round, plain
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, device_of, keep_freed_memory
 from fedgbo.engines.engine import LOCAL_BUFFERS, Engine, Origin
-from fedgbo.engines.evaluate import OwnBuffers, primary
+from fedgbo.engines.evaluate import OwnModels, primary
 from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
@@ -39,6 +40,10 @@ from fedgbo.runs.steps import LocalSteps, check_local_steps, listed, plain_steps
 from fedgbo.runs.warm_start import Initial, starting_from
 from fedgbo.tasks.task import Task
 
+GLOBAL_SCORES = (
+    "scores are those of the global model, as clients have no test sets (client_tests=) to score their own models on"
+)
+NOTHING: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
 EngineMaker = Callable[[Plan, torch.device], Engine]
 
 
@@ -199,10 +204,13 @@ class Recorder:
         if self.memory is not None:
             self.memory.prune(oldest)
 
-    def end(self, progress: Progress, status: str, **more: Any) -> None:
-        """Save the last checkpoint, and how the run ended."""
+    def end(
+        self, progress: Progress, status: str, clients: Mapping[int, Mapping[str, Any]] = NOTHING, **more: Any
+    ) -> None:
+        """Save the last checkpoint, the scores of clients, and how the run ended."""
         self.save(progress)
         if self.folder is not None:
+            self.folder.save_client_scores(clients)
             self.folder.set_status(status, round=progress.ledger.round, rounds=progress.rounds, **more)
 
 
@@ -211,9 +219,22 @@ class Loop:
 
     def __init__(self, plan: Plan, engine: Engine, recorder: Recorder, memory: ClientMemory | None) -> None:
         self.plan, self.engine, self.recorder, self.memory = plan, engine, recorder, memory
-        self.accounts = Accounts.of(engine)
-        meter = Meter(plan.algorithm)
-        self.rounds = Rounds(engine, plan.algorithm, plan.local_steps, plan.pipeline, self.accounts, meter, memory)
+        self.accounts, self.initial = Accounts.of(engine), plan.initial(engine)
+        self.sampler = plan.pipeline.sampler.for_run(plan.workload(engine))
+        self.rounds = Rounds(
+            engine=engine,
+            algorithm=plan.algorithm,
+            local_steps=plan.local_steps,
+            pipeline=replace(plan.pipeline, sampler=self.sampler),
+            accounts=self.accounts,
+            meter=Meter(plan.algorithm),
+            memory=memory,
+            initial=self.initial,
+        )
+        first = at_round(plan.algorithm, 0)
+        own = first.client_state(self.initial)
+        self.personalised = bool(own) and first.personal(self.initial, own) is not self.initial
+        self.clients: Mapping[int, Mapping[str, float | None]] = {}  # their scores at the last evaluation
 
     def go(self, start: Start, device: torch.device) -> Result:
         """Run the rounds that are left."""
@@ -252,9 +273,17 @@ class Loop:
             history.append(progress.record)  # type: ignore[arg-type]
             self.recorder.tell(progress, evaluated=True, final=True)
         status = "finished" if progress.ledger.round >= last else "stopped"
-        self.recorder.end(progress, status, accuracy=history[-1].accuracy)
-        state, config = progress.state.on("cpu"), self.plan.config or {}
-        return Result(self.plan.task, state, history, config, status, self.engine.origin, progress.best)
+        self.recorder.end(progress, status, self.clients, accuracy=history[-1].accuracy)
+        return Result(
+            source=self.plan.task,
+            state=progress.state.on("cpu"),
+            history=history,
+            config=self.plan.config or {},
+            status=status,
+            origin=self.engine.origin,
+            best_state=progress.best,
+            client_scores=self.clients,
+        )
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""
@@ -263,11 +292,12 @@ class Loop:
     def _evaluated(self, progress: Progress, history: Sequence[Record]) -> Progress:
         """Add a record of the scores, and keep the model if it is the best so far."""
         began, ledger = time.perf_counter(), progress.ledger
-        scores = self.engine.evaluate(progress.state, self._own_buffers(progress))
+        scores = self.engine.evaluate(progress.state, self._own_models(progress))
         if (problem := scores.not_finite()) is not None:
             raise DivergenceError(f"{problem} after round {ledger.round}")
-        took = time.perf_counter() - began
+        took, self.clients = time.perf_counter() - began, scores.clients
         notes = [note for note in (self.accounts.note(ledger), scores.note) if note is not None]
+        notes += [GLOBAL_SCORES] if self.personalised and not self._own_tests else []
         record = Record(
             round=ledger.round,
             loss=scores.loss,
@@ -283,6 +313,7 @@ class Loop:
             validation_loss=scores.validation.get("loss"),
             validation_accuracy=primary(scores.validation),
             scores=scores.flat(),
+            simulated_seconds=self.sampler.elapsed(ledger.round - 1),
         )
         if self.plan.keep_best and all(record.quality > before.quality for before in history):
             progress = progress._replace(
@@ -291,14 +322,24 @@ class Loop:
         ledger = ledger._replace(seconds=record.seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         return progress._replace(ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
 
-    def _own_buffers(self, progress: Progress) -> OwnBuffers | None:
-        """Return how to look up the buffers that clients keep; None: they keep none, or none in this process."""
-        origin, memory = self.engine.origin, self.memory
-        if origin.local_buffers is None or memory is None:
+    def _own_models(self, progress: Progress) -> OwnModels | None:
+        """Return how to look up the model that a client uses; None: all use the server's, or it is not known here."""
+        origin, memory, server = self.engine.origin, self.memory, progress.state
+        if not (self.personalised and self._own_tests) and (origin.local_buffers is None or memory is None):
             return None
         algorithm = at_round(self.plan.algorithm, progress.ledger.round)
-        initial = origin.client_state(algorithm, progress.state.params)
-        return lambda client: memory.load(client, initial)[LOCAL_BUFFERS]
+        initial = origin.client_state(algorithm, self.initial)
+
+        def own(client: int) -> State:
+            state = dict(initial) if memory is None else memory.load(client, initial)
+            buffers = state.pop(LOCAL_BUFFERS, server.buffers)
+            return State(algorithm.personal(server.params, state), {}, buffers)
+
+        return own
+
+    @property
+    def _own_tests(self) -> bool:
+        return self.plan.task.data.client_tests is not None
 
 
 def client_memory(
