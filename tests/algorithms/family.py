@@ -175,7 +175,7 @@ def fedper(x, size, head_steps=None):
 
 
 def ditto(x, size, lam=0.6):
-    own = {i: x for i in range(N)}
+    own = dict.fromkeys(range(N), x)
     for t in range(ROUNDS):
         s = cohort_of(t, size)
         for i in s:
@@ -185,7 +185,7 @@ def ditto(x, size, lam=0.6):
 
 
 def apfl(x, size, alpha=0.3):
-    own = {i: x for i in range(N)}
+    own = dict.fromkeys(range(N), x)
     for t in range(ROUNDS):
         ws = []
         for i in cohort_of(t, size):

@@ -255,7 +255,7 @@ def test_time_of_other_work(tmp_path):
 
 
 def test_availability(tmp_path):
-    """Client 0 is always on; client 1 from 3 to 6 s of every 10 s, and needs 2 s; client 2 is on for 4 s, and needs 5."""
+    """Client 0 is always on; client 1 from 3 to 6 s of every 10 s, and needs 2 s; client 2 is on 4 s, and needs 5."""
     text = "client,seconds,on,off\n0,1,,\n1,2,3,6\n2,5,0,4\n"
     sampler = trace(tmp_path, text, clients_per_round=3, period=10.0)
     found = [sampler.arrivals(3, t) for t in range(8)]

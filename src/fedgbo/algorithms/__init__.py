@@ -55,9 +55,11 @@ ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
 }
 PAPER = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "mimexlite", "fedgbo")
 """The algorithms that the paper of FedGBO compares."""
+PERSONALISED = ("apfl", "ditto", "fedbn", "fedper", "fedrep")
+"""The algorithms whose clients use models of their own."""
 
 __all__ = [
-    "ALGORITHMS", "APFL", "GHBM", "MFL", "PAPER", "SCAFFOLD", "AdaptiveFedOpt", "Ditto", "FedAdagrad", "FedAdam",
-    "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedMAX", "FedNova", "FedPer", "FedProx",
-    "FedRep", "FedSAM", "FedYogi", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "QFedAvg",
+    "ALGORITHMS", "APFL", "GHBM", "MFL", "PAPER", "PERSONALISED", "SCAFFOLD", "AdaptiveFedOpt", "Ditto", "FedAdagrad",
+    "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedMAX", "FedNova", "FedPer",
+    "FedProx", "FedRep", "FedSAM", "FedYogi", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "QFedAvg",
 ]  # fmt: skip

@@ -30,6 +30,8 @@ class APFL(FederatedAlgorithm):
     def client_state(self, params: Tensor) -> Stats:
         return {"v": params.clone()}
 
+    personalised = True
+
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         mixed: Tensor = self.alpha * state["v"] + (1 - self.alpha) * params
         return mixed

@@ -29,6 +29,8 @@ class Ditto(FederatedAlgorithm):
     def client_state(self, params: Tensor) -> Stats:
         return {"v": params.clone()}
 
+    personalised = True
+
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         return state["v"]
 

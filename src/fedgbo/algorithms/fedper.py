@@ -44,6 +44,8 @@ class PartlyPersonal(FederatedAlgorithm):
     def client_state(self, params: Tensor) -> Stats:
         return {"own": params[self.mask(params)]}
 
+    personalised = True
+
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         return params.masked_scatter(self.mask(params), state["own"])
 

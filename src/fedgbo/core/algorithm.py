@@ -58,11 +58,18 @@ class FederatedAlgorithm(ABC):
         """Return what clients download: by default the whole server state."""
         return server
 
+    @property
+    def personalised(self) -> bool:
+        """Whether clients use models of their own, which `personal` returns.
+
+        Where clients have test sets, each is then scored with its own model.
+        """
+        return False
+
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         """Return the model that a client uses, given the global model and the vectors that the client keeps.
 
-        By default that is `params` itself: all clients use the global model. An algorithm that returns another vector
-        is personalised: where clients have test sets of their own, each is scored with the model that it uses.
+        By default that is the global model.
         """
         return params
 
@@ -140,6 +147,10 @@ class WrappedAlgorithm(FederatedAlgorithm):
 
     def client_state(self, params: Tensor) -> Stats:
         return self.base.client_state(params)
+
+    @property
+    def personalised(self) -> bool:
+        return self.base.personalised
 
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         return self.base.personal(params, state)

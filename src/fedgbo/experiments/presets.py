@@ -12,7 +12,8 @@ from fedgbo.core import ConfigError, Optimiser, unknown
 from fedgbo.runs.describe import find, name_of, parameters
 
 COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]
-PRESETS = ("digits", "paper")  # paper.csv is an exact copy of the authors' table
+PRESETS = ("digits", "field", "paper")  # paper.csv is an exact copy of the authors' table
+FIELD = "field"  # every algorithm, tuned with the same effort: scripts/tune_digits.py --field
 SPELLINGS = {"client_lr": "lr", "clr": "lr", "slr": "server_lr", "sbeta": "beta"}  # the authors', for AdaptiveFedOpt
 ORDER = ("sgd", "sgdm", "rmsprop", "adam")
 
@@ -72,8 +73,8 @@ def preset(
 
 
 def task_names(task: str) -> tuple[str, str]:
-    """Return a task's own name and, if it is a synthetic stand-in, that of the original."""
-    return task, task.removesuffix("-synthetic")
+    """Return a task's own name and that of the original, if it is a synthetic stand-in or has test sets of clients."""
+    return task, task.removesuffix("-synthetic").removesuffix("-clients")
 
 
 def known_name(text: str) -> str:

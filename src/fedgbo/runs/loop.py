@@ -231,9 +231,7 @@ class Loop:
             memory=memory,
             initial=self.initial,
         )
-        first = at_round(plan.algorithm, 0)
-        own = first.client_state(self.initial)
-        self.personalised = bool(own) and first.personal(self.initial, own) is not self.initial
+        self.personalised = plan.algorithm.personalised
         self.clients: Mapping[int, Mapping[str, float | None]] = {}  # their scores at the last evaluation
 
     def go(self, start: Start, device: torch.device) -> Result:
