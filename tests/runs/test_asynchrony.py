@@ -28,23 +28,18 @@ def clock(tmp_path):
 
 def simulated(rounds, seed=5, concurrency=3, buffer=2, most=3):
     """Who arrives in each step, and the step from which they started: an event loop of its own."""
-    draws, flying, steps, buffered = 0, [], [], {}
+    draws, flying, steps, buffered, now, idle = 0, [], [], {}, 0.0, concurrency
 
-    def begin(now):
-        nonlocal draws
-        free = [i for i in range(N) if i not in buffered and all(i != other for _, other, _ in flying)]
-        rng = np.random.default_rng([seed, crc32(b"arrivals"), draws])
-        draws += 1
-        client = free[rng.integers(len(free))]
-        heapq.heappush(flying, (now + SECONDS[client], client, len(steps)))
-
-    for _ in range(concurrency):
-        begin(0.0)
     while len(steps) < rounds:
+        while idle:
+            free = [i for i in range(N) if i not in buffered and all(i != other for _, other, _ in flying)]
+            client = free[np.random.default_rng([seed, crc32(b"arrivals"), draws]).integers(len(free))]
+            heapq.heappush(flying, (now + SECONDS[client], client, len(steps)))
+            draws, idle = draws + 1, idle - 1
         now, client, version = heapq.heappop(flying)
+        idle = 1
         if len(steps) - version <= most:
             buffered[client] = version
-        begin(now)
         if len(buffered) == buffer:
             steps.append(dict(sorted(buffered.items())))
             buffered = {}
@@ -137,6 +132,16 @@ def test_with_a_synchronous_sampler_it_is_the_base(name):
 
 
 @pytest.mark.parametrize("name", BASES)
+def test_without_delay_and_with_the_cohort_as_buffer_it_is_synchronous(name):
+    """All clients train at any time, take the same time, and are the buffer."""
+    everyone = make_task(clients=6, batch_size=4, dtype=torch.float64)
+    clock = fedgbo.Asynchronous(concurrency=6, buffer=6, max_staleness=0, spread=0.0)
+    late = fedgbo.run(everyone, fedgbo.FedBuff(BASES[name], max_staleness=0), rounds=4, sampler=clock)
+    torch.testing.assert_close(late.params, fedgbo.run(everyone, BASES[name], rounds=4).params, rtol=1e-10, atol=1e-12)
+    assert [record.simulated_seconds for record in late.history] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", BASES)
 def test_a_killed_run_is_resumed_bit_for_bit(name, tmp_path, clock):
     algorithm = fedgbo.FedBuff(BASES[name], max_staleness=3)
     more = {"rounds": 9, "eval_every": 2, "sampler": clock}
@@ -194,8 +199,8 @@ def test_speeds_without_a_trace_stay_the_same():
         (lambda: fedgbo.Asynchronous(0, 2), "concurrency must be a whole number of at least 1"),
         (lambda: fedgbo.Asynchronous(2, 0), "buffer must be a whole number of at least 1"),
         (
-            lambda: fedgbo.Asynchronous(4, 4).arrivals(6, 0),
-            "concurrency and buffer are 8 in all, but",
+            lambda: fedgbo.Asynchronous(4, 8).arrivals(6, 0),
+            "concurrency or buffer is 8, but there are 6 clients",
         ),
         (lambda: fedgbo.Deadline(2, over_select=-1), "over_select must be a whole number of at least 0"),
         (lambda: fedgbo.Deadline(2, seconds=0), "seconds must be a finite number above 0"),

@@ -215,8 +215,8 @@ class _Rounds(Clock):
 class Asynchronous(Timed):
     """An asynchronous server on a virtual clock: `concurrency` clients train at any time, and the server makes a step
     whenever `buffer` uploads have arrived. A client that has sent its upload is replaced at once, by a random one that
-    is on and neither training nor in the buffer. Clients that go off before they have ended, or come later than
-    `max_staleness` steps, are lost.
+    is on and neither training nor in the buffer; one that begins at the moment of a step has the new model. Clients
+    that go off before they have ended, or come later than `max_staleness` steps, are lost.
 
     For algorithms that are wrapped in FedBuff.
     """
@@ -235,8 +235,8 @@ class Asynchronous(Timed):
         return self.arrivals(clients, t).staleness
 
     def _clock(self, work: Workload) -> Clock:
-        if (asked := self.concurrency + self.buffer) > work.clients:
-            raise ConfigError(f"concurrency and buffer are {asked} in all, but there are {work.clients} clients")
+        if (asked := max(self.concurrency, self.buffer)) > work.clients:
+            raise ConfigError(f"concurrency or buffer is {asked}, but there are {work.clients} clients")
         return _Events(self, work)
 
 
@@ -250,20 +250,26 @@ class _Event(NamedTuple):
 
 
 class _Events(Clock):
-    """Asynchronous rounds: a heap of events."""
+    """Asynchronous rounds: a heap of events.
+
+    All that ends at one moment ends before anybody begins, and the server's step at that moment comes in between.
+    """
 
     settings: Asynchronous
 
     def __init__(self, settings: Asynchronous, work: Workload) -> None:
         super().__init__(settings, work)
         self._draws, self._events = 0, list[_Event]()
-        for _ in range(settings.concurrency):
-            self._start(0.0, 0, set())
+        self._places = settings.concurrency  # that are free
 
     def next(self, t: int, now: float) -> Arrivals:
         arrived: dict[int, int] = {}  # staleness by client
         lost = 0
         while len(arrived) < self.settings.buffer:
+            while self._places and not (self._events and self._events[0].time <= now):
+                if not self._start(now, t, set(arrived)):
+                    break
+                self._places -= 1
             lost += 1
             if not self._events or lost > MOST * self.work.clients:
                 raise self.nobody(now)
@@ -271,18 +277,20 @@ class _Events(Clock):
             now = event.time
             if event.arrives and t - event.began <= self.settings.max_staleness:
                 arrived[event.client] = t - event.began
-            self._start(now, t, set(arrived))
+            self._places += 1
         return Arrivals(sorted(arrived), [arrived[client] for client in sorted(arrived)], now)
 
-    def _start(self, now: float, t: int, busy: set[int]) -> None:
-        """Let one more client begin; one that is replaced before the server's step still trains from the old model."""
+    def _start(self, now: float, t: int, busy: set[int]) -> bool:
+        """Let one more client begin, now or when one is on; return whether there is one to wait for."""
         busy = busy | {event.client for event in self._events}
         free = [client for client in range(self.work.clients) if client not in busy]
         if not (present := self.on(free, now)):
-            if not math.isinf(first := self.next_on(free, now)):  # else this place stays free
-                heapq.heappush(self._events, _Event(first, -1))
-            return
+            if math.isinf(first := self.next_on(free, now)):
+                return False
+            heapq.heappush(self._events, _Event(first, -1))
+            return True
         client = present[int(stream(self.settings.seed, "arrivals", self._draws).integers(len(present)))]
         self._draws += 1
         end, gone = now + sum(self.needs(client, self.work.steps(client, t))), self.device(client).shift(now)[1]
         heapq.heappush(self._events, _Event(min(end, gone), client, t, end <= gone))
+        return True
