@@ -18,6 +18,7 @@ from fedgbo.cli.experiment import experiment, paper
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.report import report, watch
 from fedgbo.cli.run import resume, run
+from fedgbo.cli.study import study
 from fedgbo.cli.tune import tune
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.runs.ranks import refuse_torchrun
@@ -32,7 +33,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 unexpected failure, 2 wrong settings, 3 wrong data, 4 unusable folder or checkpoint, "
     "5 diverged, 6 another process was lost (resumable), 7 a federation failed, 130 interrupted (resumable).",
 )
-for _command in (run, resume, compare, experiment, tune, report, watch, bench):
+for _command in (run, resume, compare, experiment, study, tune, report, watch, bench):
     app.command()(_command)
 app.command("list")(list_everything)
 
