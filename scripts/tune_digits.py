@@ -29,7 +29,19 @@ PRESETS_FOLDER = ROOT / "src/fedgbo/experiments/presets"
 SEARCHES = ROOT / "runs/presets"
 BUDGETS = {"sgd": 8000, "sgdm": 8000, "rmsprop": 4800, "adam": 4800}
 LESS = 4800  # rounds for the other optimisers
-PLAIN = ("fedavg", "fedprox", "fedmax", "scaffold", "fednova", "fedcm", "feddyn", "fedsam", "mofedsam", "qfedavg")
+PLAIN = (
+    "fedavg",
+    "fedprox",
+    "fedmax",
+    "scaffold",
+    "fednova",
+    "fedcm",
+    "feddyn",
+    "fedsam",
+    "mofedsam",
+    "qfedavg",
+    "fedlin",
+)
 FIXED = {"ghbm": ["tau=3"]}  # a whole number, which is not searched
 SERVER = {"fedavgm": "sgdm", "fedadam": "adam", "fedyogi": "yogi", "fedadagrad": "adagrad"}
 WITH_OPTIMISER = ("fedgbo", "mfl", "mimelite", "mimexlite", "adaptivefedopt", "mime")

@@ -138,6 +138,14 @@ def mime(x, size, beta=0.7):
     return x
 
 
+def fedlin(x, size):
+    for t in range(ROUNDS):
+        s = cohort_of(t, size)
+        g = mean([grad(x, i) for i in s])
+        x = mean([sgd(x, i, gradient=lambda y, i: grad(y, i) - grad(x, i) + g, lr=LR / K[i]) for i in s])
+    return x
+
+
 def server_optimiser(x, size, rule, server_lr=0.5, b1=0.8, b2=0.9, eps=0.1):
     m, v = np.zeros(P), np.ones(P)
     for t in range(ROUNDS):

@@ -41,7 +41,8 @@ def test_list_names_everything():
     text = call("list").stdout
     assert "fedgbo" in text
     assert re.search(r"mime +4 \|x\| +2 \|x\| +- +2 K \+ all +Karimireddy et al. 2021", text)
-    assert max(map(len, text.splitlines())) <= 80
+    narrow = runner.invoke(app, ["list"], env={"COLUMNS": "80"}).stdout
+    assert max(map(len, narrow.splitlines())) <= 80
     assert "my_file.py:Class" in text
 
 

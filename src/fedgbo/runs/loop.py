@@ -1,12 +1,10 @@
 """The one round loop, and the function that starts it."""
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from fedgbo.core.random import check_seed
 from fedgbo.core.schedule import at_round, plain
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, device_of, keep_freed_memory
-from fedgbo.engines.engine import LOCAL_BUFFERS, Engine, Origin
+from fedgbo.engines.engine import LOCAL_BUFFERS, Engine
 from fedgbo.engines.evaluate import OwnModels, primary
 from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import ENGINES, engine_for, explain
@@ -27,13 +25,12 @@ from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.pipeline import Pipeline
 from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.bar import shown
-from fedgbo.runs.callbacks import Callback, Callbacks, check_callbacks
-from fedgbo.runs.checkpoint import Checkpoint
+from fedgbo.runs.callbacks import Callback, check_callbacks
 from fedgbo.runs.describe import describe, label_of
-from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.memory import ClientMemory
 from fedgbo.runs.plan import SAVE_SECONDS, Plan, Start, check_metrics, described, evaluations, open_folder
 from fedgbo.runs.record import Record
+from fedgbo.runs.recorder import Recorder, client_memory
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress, Rounds
 from fedgbo.runs.steps import LocalSteps, check_local_steps, listed, plain_steps
@@ -43,7 +40,6 @@ from fedgbo.tasks.task import Task
 GLOBAL_SCORES = (
     "scores are those of the global model, as clients have no test sets (client_tests=) to score their own models on"
 )
-NOTHING: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
 EngineMaker = Callable[[Plan, torch.device], Engine]
 
 
@@ -165,53 +161,6 @@ def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
         memory = client_memory(stack, plan, engine.origin, folder, start)
         recorder = Recorder(folder, plan, about, memory)
         return Loop(plan, engine, recorder, memory).go(start, device)
-
-
-class Recorder:
-    """Writes a run into its folder and calls the callbacks."""
-
-    def __init__(
-        self, folder: RunFolder | None, plan: Plan, about: Mapping[str, Any], memory: ClientMemory | None
-    ) -> None:
-        self.folder, self.plan, self.about, self.memory = folder, plan, about, memory
-        self.callbacks = Callbacks(plan.callbacks)
-        self.saved_at = time.monotonic()
-
-    def tell(self, progress: Progress, *, evaluated: bool, final: bool = False) -> bool:
-        """Write a round down and call the callbacks; return whether one of them stopped the run.
-
-        A round that was evaluated comes with a checkpoint, but for the first and the final one.
-        """
-        if progress.record is not None and self.folder is not None:
-            self.folder.append(progress.record)
-        old = time.monotonic() - self.saved_at >= self.plan.save_seconds
-        if not final and progress.ledger.round > 0 and (evaluated or old):
-            began = time.monotonic()
-            self.save(progress)
-            self.saved_at = time.monotonic()
-            progress = progress._replace(seconds={**progress.seconds, "saving": self.saved_at - began})
-        return not final and self.callbacks(progress._replace(about=self.about))
-
-    def save(self, progress: Progress) -> None:
-        """Save a checkpoint."""
-        if self.folder is None:
-            return
-        rounds = {}
-        if self.memory is not None:
-            self.memory.flush()
-            rounds = self.memory.rounds
-        oldest = self.folder.save(Checkpoint(progress.state, progress.ledger, self.about, rounds, progress.best))
-        if self.memory is not None:
-            self.memory.prune(oldest)
-
-    def end(
-        self, progress: Progress, status: str, clients: Mapping[int, Mapping[str, Any]] = NOTHING, **more: Any
-    ) -> None:
-        """Save the last checkpoint, the scores of clients, and how the run ended."""
-        self.save(progress)
-        if self.folder is not None:
-            self.folder.save_client_scores(clients)
-            self.folder.set_status(status, round=progress.ledger.round, rounds=progress.rounds, **more)
 
 
 class Loop:
@@ -338,18 +287,6 @@ class Loop:
     @property
     def _own_tests(self) -> bool:
         return self.plan.task.data.client_tests is not None
-
-
-def client_memory(
-    stack: ExitStack, plan: Plan, origin: Origin, folder: RunFolder | None, start: Start
-) -> ClientMemory | None:
-    """Return where the clients' states are kept: in the run's folder or, without one, in a temporary one."""
-    if not origin.client_state(at_round(plan.algorithm, 0), start.state.params):
-        return None
-    if folder is not None:
-        return ClientMemory(folder.path / "clients", start.clients)
-    temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgbo-clients-"))
-    return ClientMemory(Path(temporary), temporary=True)
 
 
 def _engine(plan: Plan, device: torch.device) -> Engine:

@@ -19,9 +19,10 @@ from fedgbo.engines.torchrun.join import join, joined, under_torchrun
 from fedgbo.engines.torchrun.ranks import Ranks
 from fedgbo.runs.checkpoint import best_of, best_tensors
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.loop import NOTHING, Loop, Recorder, client_memory
+from fedgbo.runs.loop import Loop
 from fedgbo.runs.plan import Plan, Start, described, differ, open_folder
 from fedgbo.runs.record import Ledger, Record
+from fedgbo.runs.recorder import NOTHING, Recorder, client_memory
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 
