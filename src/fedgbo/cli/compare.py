@@ -29,8 +29,8 @@ def compare(
         list[str] | None,
         Argument(
             metavar="[ALGORITHM [KEY=VALUE]...]...",
-            help="Names, name:optimiser (fedgbo:adam), my_file.py:Class, or all, each followed by settings of its own; "
-            "settings before the first one are for all. \\[default: all]",
+            help="Names, name:optimiser (fedgbo:adam), my_file.py:Class, paper (its eight algorithms) or all, each "
+            "followed by settings of its own; settings before the first one are for all. \\[default: paper]",
         ),
     ] = None,
     task: Annotated[str, Option(help="A task's name, or my_file.py:function.")] = "digits",
@@ -58,7 +58,7 @@ def compare(
         "eval_every": eval_every, "preset": preset, "test_samples": test_samples, "lr": lr,
     }  # fmt: skip
     began, quiet = time.monotonic(), quiet or as_json
-    configs, notes = plan(algorithms or ["all"], seeds, shared)
+    configs, notes = plan(algorithms or ["paper"], seeds, shared)
     built = configs[0].build_task()
     if built.metric is None or (built.data.test is None and built.data.client_tests is None):
         raise ConfigError(f"task {built.name} has no metric on a test set to compare by; give it metric= and test=")

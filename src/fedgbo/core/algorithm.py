@@ -49,13 +49,22 @@ class FederatedAlgorithm(ABC):
     def client_state(self, params: Tensor) -> Stats:
         """Return the initial values of the vectors that every client keeps from round to round.
 
-        `client_update` reads and replaces them in `client.state`. By default clients keep no state.
+        `params` is x_0, the model that the run starts from (on Flower the first model that the client downloads).
+        `client_update` finds them in `client.state` and may replace them there. By default clients keep nothing.
         """
         return {}
 
     def broadcast(self, server: State) -> State:
         """Return what clients download: by default the whole server state."""
         return server
+
+    @property
+    def personalised(self) -> bool:
+        """Whether clients use models of their own, which `personal` returns.
+
+        Where clients have test sets, each is then scored with its own model.
+        """
+        return False
 
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         """Return the model that a client uses, given the global model and the vectors that the client keeps.
@@ -138,6 +147,10 @@ class WrappedAlgorithm(FederatedAlgorithm):
 
     def client_state(self, params: Tensor) -> Stats:
         return self.base.client_state(params)
+
+    @property
+    def personalised(self) -> bool:
+        return self.base.personalised
 
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         return self.base.personal(params, state)

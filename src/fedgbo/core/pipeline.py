@@ -1,12 +1,28 @@
 """The parts of a round between clients and server: who takes part, what happens to uploads, how they are combined."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedgbo.core.state import State
 from fedgbo.core.upload import Mean, Upload
+
+
+def _one(client: int, other: int) -> int:
+    return 1
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """What a run asks of its clients, for samplers on a virtual clock. By default one local step on one sample."""
+
+    clients: int
+    seed: int = 0  # of the run
+    steps: Callable[[int, int], int] = _one  # K of a client in a round
+    samples: Callable[[int, int], int] = _one  # sample gradients of a client's round with so many local steps
+    nbytes: Callable[[], int] = int  # that a client downloads and uploads in a round
 
 
 class Sampler(ABC):
@@ -26,6 +42,18 @@ class Sampler(ABC):
     def staleness(self, clients: int, t: int) -> Sequence[int]:
         """Return how many rounds ago each client of round t's cohort downloaded its model; empty: none is late."""
         return ()
+
+    def for_run(self, work: Workload) -> "Sampler":
+        """Return the sampler for a run with this work: by default the same."""
+        return self
+
+    def elapsed(self, t: int) -> float | None:
+        """Return the seconds on a virtual clock until the end of round t, 0 for -1; None: there is no such clock."""
+        return None
+
+    def source(self) -> str | None:
+        """Return a digest of what the sampler reads from files, so that a run is not resumed with others."""
+        return None
 
 
 class Transform(ABC):  # noqa: B024 - a transform overrides one method or both

@@ -175,14 +175,18 @@ class FederatedData:
         return cls(train, np.asarray(offsets, dtype=np.int64), test)
 
 
-def hold_out(data: FederatedData, share: float = 0.2, seed: int = 0) -> FederatedData:
+def hold_out(data: FederatedData, share: float = 0.2, seed: int = 0, *, by_client: bool = False) -> FederatedData:
     """Replace the test set by `share` of each client's training samples, to choose settings by.
 
     The samples are drawn at random. If samples overlap their neighbours, as windows over a text do, the last ones are
     held out instead, and those that overlap both parts are dropped. Every client keeps at least one sample to train
     on, so a client with one sample (or too short a text) holds nothing out. The old test set is never read.
+
+    With `by_client`, they are the test sets of the clients that held them out, for models of the clients' own.
     """
     kept, held = _split(data, share, seed)
+    if by_client:
+        return FederatedData(kept.samples, kept.offsets, None, client_tests=held)
     return FederatedData(kept.samples, kept.offsets, held.samples)
 
 

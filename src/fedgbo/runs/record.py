@@ -11,6 +11,7 @@ from fedgbo.core import RunFolderError
 OPTIONAL = (
     "validation_loss",
     "validation_accuracy",
+    "simulated_seconds",
     "drift",
     "note",
 )  # left out of a record's line where there are none
@@ -70,6 +71,7 @@ class Record:
     note: str | None = None
     validation_loss: float | None = None  # on the validation part; None where there is none
     validation_accuracy: float | None = None
+    simulated_seconds: float | None = None  # on the sampler's virtual clock; None where there is none
     scores: dict[str, float] = field(default_factory=dict)  # all metrics by name, also of validation and over clients
 
     @property
@@ -97,7 +99,7 @@ class Record:
     def of_line(cls, line: str) -> "Record":
         """Read a line of JSON. Unknown keys, which a later version may have added, are ignored."""
         read = json.loads(line)
-        scores = ("loss", "accuracy", "train_loss", "validation_loss", "validation_accuracy")
+        scores = ("loss", "accuracy", "train_loss", "validation_loss", "validation_accuracy", "simulated_seconds")
         check_numbers(read, whole=WHOLE, other=("seconds",), or_none=(*scores, *FLOPS))
         content: dict[str, Any] = {**dict.fromkeys(OPTIONAL), "scores": {}, **read}
         check_numbers(content["scores"], other=content["scores"])

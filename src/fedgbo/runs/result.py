@@ -35,6 +35,9 @@ class Result:
     status: str = "finished"  # or stopped, interrupted, diverged, running, died
     origin: Origin | None = None  # the model that the run started from; None: it is built again where it is needed
     best_state: State | None = None  # the model of the best evaluation, of a run with keep_best=True
+    client_scores: Mapping[int, Mapping[str, float | None]] = field(default_factory=dict)
+    """The loss and every metric of each client on its own test samples at the last evaluation: of the model that the
+    client uses, which is its own in a personalised algorithm. Empty where clients have no test sets."""
 
     @cached_property
     def task(self) -> Task:

@@ -49,6 +49,7 @@ class Rounds:
     accounts: Accounts
     meter: Meter
     memory: ClientMemory | None = None
+    initial: Tensor | None = None  # x_0
 
     def next(self, progress: Progress) -> Progress:
         """Return the run's progress after one more round."""
@@ -81,12 +82,12 @@ class Rounds:
         engine, pipeline = self.engine, at_round(self.pipeline, t)
         algorithm = at_round(self.algorithm, t - staleness)
         name, version = type(algorithm).__name__, algorithm.version(server, staleness)
-        steps = pipeline.sampler.steps(cohort, steps_of(self.local_steps, cohort, t))
+        steps = pipeline.sampler.steps(cohort, steps_of(self.local_steps, cohort, t - staleness))
         down = State.expect(algorithm.broadcast(version), f"{name}.broadcast", server.params)
         down = down.with_buffers(server.buffers)
 
         # client_update and the transforms' encode for every client, then the aggregator
-        work = Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory)
+        work = Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory, self.initial)
         gathered = engine.train(work)
         mean = pipeline.decode(gathered.mean, engine.seed, t)
         if (second := algorithm.second_exchange(version, mean)) is not None:
