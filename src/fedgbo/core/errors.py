@@ -59,6 +59,10 @@ class StopRun(FedGBOError):  # noqa: N818 (a signal such as StopIteration, not a
     """Stops the run after this round when a callback raises it; `Progress.stop` raises it."""
 
 
+class RunWarning(UserWarning):
+    """A resumed run whose result may differ from that of an uninterrupted one, or that has lost something."""
+
+
 class MissingExtraError(FedGBOError, ImportError):
     """An optional dependency that is not installed."""
 

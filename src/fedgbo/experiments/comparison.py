@@ -82,7 +82,7 @@ class Comparison:
         return f"Comparison({', '.join(self.results)} on {self.task}, {seeds} seed{'' if seeds == 1 else 's'}{told})"
 
     def __str__(self) -> str:
-        return plain_table(self.table) if self._has_accuracy() else repr(self)
+        return plain_table(self.table.shortened("In comparison.table")) if self._has_accuracy() else repr(self)
 
     def _has_accuracy(self) -> bool:
         return any(r.history[-1].accuracy is not None for seeds in self.results.values() for r in seeds.values())

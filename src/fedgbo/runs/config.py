@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, permutation, whole
+from fedgbo.core.errors import RunWarning
 from fedgbo.data.federated import hold_out
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.describe import build, describe, label_of
@@ -170,7 +171,7 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
     if checkpoint is None:
         raise RunFolderError(f"{folder} has no checkpoint yet; wait for the run's first evaluation, or start it anew")
     for problem in problems:
-        warnings.warn(f"{problem}; the checkpoint before it is loaded", stacklevel=2)
+        warnings.warn(f"{problem}; the checkpoint before it is loaded", RunWarning, stacklevel=2)
     result = Result(
         source=partial(_rebuilt, Path(folder)),
         state=checkpoint.state,

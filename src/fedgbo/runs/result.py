@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from fedgbo.optimisers import SGD
 from fedgbo.runs.describe import label_of
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.history import chart_of, frame_of
+from fedgbo.runs.onnx import to_onnx
 from fedgbo.runs.record import Record
 from fedgbo.tasks.task import Task
 
@@ -108,15 +110,19 @@ class Result:
         return origin
 
     def save(self, path: str | Path, *, best: bool = False) -> None:
-        """Write the model's state_dict to a safetensors file; `initial_params` of `run` reads it.
+        """Write the model's state_dict to a safetensors file, which `initial_params` of `run` reads.
 
-        `best` has the same meaning as in `model`. A tied weight is written once for each of its names.
+        A path that ends in .onnx gets the model as ONNX (extra `onnx`). `best` is that of `model`. A tied weight is
+        written once for each of its names.
         """
-        own = self.model(best=best).state_dict()
-        named = {name: value for name, value in own.items() if isinstance(value, Tensor)}
-        tensors = {name: value.cpu().contiguous().clone() for name, value in named.items()}
+        model = self.model(best=best)
+        if Path(path).suffix == ".onnx":
+            content = to_onnx(model, self.task.data.train.batch(np.arange(min(2, len(self.task.data.train))))[0])
+        else:
+            named = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+            content = to_bytes({name: value.cpu().contiguous().clone() for name, value in named.items()})
         try:
-            write_atomic(Path(path), to_bytes(tensors))
+            write_atomic(Path(path), content)
         except OSError as error:
             raise RunFolderError(f"cannot write {path}: {error.strerror}; choose another place") from error
 
