@@ -30,8 +30,8 @@ def compare(
         Argument(
             metavar="[ALGORITHM]...",
             autocompletion=opt.entries,
-            help="Names such as fedavg, fedgbo:adam (with an optimiser) or my_file.py:Class, or all. KEY=VALUE after a "
-            "name is for this algorithm alone, before the first name for all. \\[default: all]",
+            help="Names such as fedavg, fedgbo:adam (with an optimiser) or my_file.py:Class; paper (its eight) or all. "
+            "KEY=VALUE after a name is for this algorithm alone, before the first name for all. \\[default: paper]",
         ),
     ] = None,
     task: Annotated[str, opt.TaskName()] = "digits",
@@ -72,7 +72,7 @@ def compare(
         "eval_every": eval_every, "preset": preset, "test_samples": test_samples, "lr": lr,
     }  # fmt: skip
     began, quiet = time.monotonic(), quiet or as_json
-    configs, notes = plan(algorithms or ["all"], seeds, shared)
+    configs, notes = plan(algorithms or ["paper"], seeds, shared)
     built = configs[0].build_task()
     if built.metric is None or (built.data.test is None and built.data.client_tests is None):
         raise ConfigError(f"task {built.name} has no metric on a test set to compare by; give it metric= and test=")

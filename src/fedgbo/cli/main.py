@@ -23,6 +23,7 @@ from fedgbo.cli.init import init
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.report import report, watch
 from fedgbo.cli.run import resume, run
+from fedgbo.cli.study import study
 from fedgbo.cli.tune import tune
 from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.engines.torchrun.join import under_torchrun
@@ -39,7 +40,7 @@ app = typer.Typer(
     "5 diverged, 6 another process was lost (resumable), 7 a federation failed, 129 terminal closed (resumable), "
     "130 interrupted (resumable).",
 )
-for _command in (run, resume, compare, experiment, tune, report, watch, export, init, doctor, bench):
+for _command in (run, resume, compare, experiment, study, tune, report, watch, export, init, doctor, bench):
     app.command()(_command)
 app.command("list")(list_everything)
 

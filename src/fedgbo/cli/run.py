@@ -185,7 +185,11 @@ def _summary(result: Result, memory_bytes: int | None, folder: Path) -> dict[str
         "client_memory_bytes": memory_bytes,
         "seconds": last.seconds,
         "digest": digest(result.state.tensors()),
-    } | {name: value for name in ("validation_loss", "scores", "drift", "note") if (value := getattr(last, name))}
+    } | {
+        name: value
+        for name in ("validation_loss", "scores", "simulated_seconds", "drift", "note")
+        if (value := getattr(last, name))
+    }
 
 
 def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
@@ -199,6 +203,8 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
     sent = f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down"
     held = "" if memory_bytes is None else f"; each holds {quantity(memory_bytes, 'B', 1024)}"
     lines = [] if last.note is None else [last.note]
+    if last.simulated_seconds is not None:
+        lines.append(f"simulated time {last.simulated_seconds:,.1f} s ({best.simulated_seconds:,.1f} s until the best)")
     lines += [line for line in (_other_scores(last), _over_clients(last)) if line]
     if last.drift is not None:
         lines.append(f"client models {last.drift['cosine']:.3g} apart (mean cosine distance since the last evaluation)")

@@ -59,6 +59,8 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.fedgbo_conv_backward.argtypes = [number] * 7 + [address] * 7
     loaded.fedgbo_gru_forward.argtypes = [number] * 3 + [address] * 5
     loaded.fedgbo_gru_backward.argtypes = [number] * 3 + [address] * 5 + [size] * 2 + [address] * 2
+    loaded.fedgbo_lstm_forward.argtypes = [number] * 4 + [address] * 5
+    loaded.fedgbo_lstm_backward.argtypes = [number] * 5 + [address] * 5 + [size] * 2 + [address] * 3
     for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
         getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
         network = getattr(loaded, f"fedgbo_network_{kind}")

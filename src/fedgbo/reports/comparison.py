@@ -47,6 +47,7 @@ class Effort:
     round: int
     upload_bytes: float
     flops: float | None  # None where a seed's could not be counted
+    simulated_seconds: float | None = None  # None where a seed had no virtual clock
 
 
 @dataclass(frozen=True)
@@ -212,8 +213,12 @@ def _effort(group: Group, at: int) -> Effort:
     t = int(group.rounds[at])
     records = [record for run in group.runs for record in run.records if record.round == t]
     upload = float(np.mean([record.upload_bytes for record in records]))
-    flops = [record.flops for record in records if record.flops is not None]
-    return Effort(t, upload, float(np.mean(flops)) if len(flops) == len(records) else None)
+    return Effort(t, upload, _mean([r.flops for r in records]), _mean([r.simulated_seconds for r in records]))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
 
 
 def _effort_cells(effort: Effort | None) -> list[Cell]:

@@ -61,7 +61,9 @@ class RunConfig(BaseModel):
             changes["clients_per_round"] = None if self.clients_per_round == "all" else self.clients_per_round
         if self.batch_size is not None:
             changes["batch_size"] = None if self.batch_size == "full" else self.batch_size
-        data = task.data if self.held_out is None else hold_out(task.data, self.held_out)
+        data = task.data
+        if self.held_out is not None:
+            data = hold_out(data, self.held_out, by_client=self.built_algorithm.personalised)
         if self.test_samples is not None and data.test is not None:
             whole("test_samples", self.test_samples)
             rows = np.sort(permutation(len(data.test), 0, "test sample")[: self.test_samples])
@@ -159,10 +161,10 @@ def read_config(path: Path) -> RunConfig:
 
 
 def load(folder: str | Path, task: Task | None = None) -> Result:
-    """Read a run's folder: its history, configuration, status, and the state in its last checkpoint.
+    """Read a run folder: the history, the configuration, the status, and the state of the last checkpoint.
 
-    A run of the command line rebuilds its task when that is first used, as by `result.model()`. A run that was begun
-    from Python needs `task` for that.
+    For a run of the command line, the task is rebuilt when it is first used, for example by `result.model()`. For a run
+    that was started in Python, pass `task`.
     """
     run = RunFolder.open(Path(folder))
     checkpoint, problems = run.latest()
@@ -177,6 +179,7 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
         config=run.config(),
         status=run.condition(),
         best_state=checkpoint.best,
+        client_scores=run.client_scores(),
     )
     return result if task is None else result.with_task(task)
 

@@ -4,6 +4,7 @@ run.json                  configuration, versions, seed: written once, before th
 metrics.jsonl             one record a line
 checkpoints/              the last two, round-00000050.safetensors
 clients/                  what clients keep from round to round, where the algorithm declares such vectors
+client_scores.json        each client's scores on its own test set at the end, where clients have test sets
 status.json               finished, interrupted or diverged, with the final numbers
 """
 
@@ -26,6 +27,7 @@ from fedgbo.runs.record import Record
 
 FORMAT = 1
 KEEP = 2  # checkpoints
+CLIENT_SCORES = "client_scores.json"
 TRIES, PAUSE = 10, 0.02  # of claiming a folder: `in_use` in another process may hold it for a moment
 
 
@@ -112,6 +114,17 @@ class RunFolder:
         """Write down how the run ended."""
         with self._writing():
             write_atomic(self.path / "status.json", _json({"status": status, **more}))
+
+    def save_client_scores(self, clients: Mapping[int, Mapping[str, Any]]) -> None:
+        """Write the scores of each client at the last evaluation, where there are any."""
+        if clients:
+            write_atomic(self.path / CLIENT_SCORES, _json({str(client): own for client, own in clients.items()}))
+
+    def client_scores(self) -> dict[int, dict[str, float | None]]:
+        """Read what `save_client_scores` wrote."""
+        if not (self.path / CLIENT_SCORES).exists():
+            return {}
+        return {int(client): own for client, own in self._read(CLIENT_SCORES).items()}
 
     def lock(self) -> None:
         """Claim the folder for this process until `close`."""

@@ -27,7 +27,7 @@ from fedgbo.tasks.task import Task
 class Result:
     """The trained model, the server's statistics, and the history of evaluations.
 
-    A pickled result keeps everything but its task, whose data are large and whose functions cannot always be pickled.
+    Pickling leaves out the task, because its data may be large and its functions cannot always be pickled.
     """
 
     source: Task | Callable[[], Task]  # the task, or a function that builds it at its first use
@@ -37,10 +37,13 @@ class Result:
     status: str = "finished"  # or stopped, interrupted, diverged, running, died
     origin: Origin | None = None  # the model that the run started from; None: it is built again where it is needed
     best_state: State | None = None  # the model of the best evaluation, of a run with keep_best=True
+    client_scores: Mapping[int, Mapping[str, float | None]] = field(default_factory=dict)
+    """The loss and every metric of each client on its own test samples at the last evaluation: of the model that the
+    client uses, which is its own in a personalised algorithm. Empty where clients have no test sets."""
 
     @cached_property
     def task(self) -> Task:
-        """The task; a result that was pickled or loaded may not know it, and `with_task` adds it."""
+        """The task. A result that was pickled or loaded may lack it; `with_task` adds it."""
         return self.source if isinstance(self.source, Task) else self.source()
 
     @property
@@ -62,7 +65,7 @@ class Result:
     def best(self) -> Record:
         """The record with the best accuracy or, without a metric, with the lowest loss; the first of equals.
 
-        Scores are those of the validation part where there is one, else those of the test set.
+        Scores are those of the validation part if there is one, else those of the test set.
         """
         return max(self._evaluated, key=lambda record: record.quality)
 
@@ -74,11 +77,11 @@ class Result:
 
     @property
     def best_params(self) -> Tensor:
-        """The parameters of the round that `best` is the record of; they are kept by run(keep_best=True)."""
+        """The parameters of the best round; run(keep_best=True) keeps them."""
         return self._kept_best().params
 
     def model(self, *, best: bool = False) -> nn.Module:
-        """Return the trained model, as it was evaluated, in evaluation mode: a copy that is yours.
+        """Return a copy of the trained model, as it was evaluated, in evaluation mode.
 
         With `best`, it is the model of the best round, which run(keep_best=True) keeps.
         """
@@ -124,7 +127,7 @@ class Result:
             raise RunFolderError(f"cannot write {path}: {error.strerror}; choose another place") from error
 
     def with_task(self, task: Task) -> "Result":
-        """Return this result with its task, where it was pickled or loaded without."""
+        """Return this result with the given task."""
         if not isinstance(task, Task):
             raise ConfigError(f"task must be a fedgbo.Task, not {task!r:.60}")
         return replace(self, source=task)
@@ -136,7 +139,7 @@ class Result:
     def plot(self, y: str | None = None, x: str = "round") -> Any:
         """Return an altair chart of the history (extra `charts`); `y` is the accuracy or, without one, the loss.
 
-        Both axes take any number of a record, such as x="upload_bytes" or y="train_loss".
+        Each axis is a numeric field of a record, such as x="upload_bytes" or y="train_loss".
         """
         return chart_of(self.history, x, y, repr(self))
 
