@@ -35,6 +35,7 @@ class Lines(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, soft_wrap=True, highlight=False)
+        self._width = None  # COLUMNS counts at each print, not only now
 
     def print(self, *objects: Any, **options: Any) -> None:
         if self.is_terminal and all(isinstance(one, str | Text) for one in objects):
