@@ -144,7 +144,7 @@ def test_one_suggestion(wrong, right):
     ("words", "expected"),
     [
         ("fedgbo run --algorithm fedg", ["fedgbo"]),
-        ("fedgbo run --task dig", ["digits"]),
+        ("fedgbo run --task quad", ["quadratic"]),
         ("fedgbo run --optimiser sg", ["sgd", "sgdm"]),
         ("fedgbo compare al", ["all"]),
         ("fedgbo compare fedgbo:sg", ["fedgbo:sgd", "fedgbo:sgdm"]),
