@@ -40,7 +40,7 @@ TestSamples = Annotated[int | None, Whole(help="Evaluate on a fixed random sampl
 Weights = Annotated[str | None, Option(help="Mean over clients, or over their samples. \\[default: clients]")]
 Workers = Annotated[int | None, Whole(help="Clients trained at the same time. \\[default: the cores]")]
 Device = Annotated[str, Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
-Engine = Annotated[str | None, Option(help="plain: the textbook loop, slower, equal up to rounding. \\[default: auto]")]
+Engine = Annotated[str | None, Option(help="plain: the textbook loop; vmap: many clients at a time. \\[default: auto]")]
 Explain = Annotated[bool, Option("--explain", help="Print how clients take their local steps, and why.")]
 Jobs = Annotated[int | None, Whole(help="Runs at the same time. \\[default: the cores]")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]

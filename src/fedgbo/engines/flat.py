@@ -1,10 +1,11 @@
 """A torch module as a function of one flat vector: the only place with autograd."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
 
 from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
 from fedgbo.data.tree import call
@@ -31,6 +32,7 @@ class FlatModel:
         self.module = accelerate(module) if fast else module
         self._fast = fast
         self.loss = loss
+        self._names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         kind = _check_parameters(module, self._parameters)
         self.params = torch.cat([p.detach().reshape(-1).to(kind) for p in self._parameters])
@@ -62,17 +64,39 @@ class FlatModel:
             self._grad = torch.empty_like(self.params)
             return self.network.gradient(self.params, *batch, self._grad)
         try:
-            loss = self.loss_of(call(self.module, batch[0]), batch[1])
-            for term in terms:
-                if term.needs_hidden and self._hidden is not None:
-                    loss = loss + term.loss(self._hidden)
+            loss = self._objective(call(self.module, batch[0]), batch[1], terms)
             loss.backward()  # type: ignore[no-untyped-call]
         except FedGBOError:
             raise
         except FAILURES as error:
             raise DataError(f"the model or its loss fails on a minibatch: {error}") from error
-        self._hidden = None
         return loss.detach()
+
+    def pure_gradient(self, params: Tensor, batch: Batch, terms: Sequence[Term] = ()) -> tuple[Tensor, Tensor]:
+        """Return what `gradient` does, as a function that torch.func.vmap can transform: nothing is written."""
+        inputs, targets = batch
+        several = isinstance(inputs, tuple | list)
+        args, names = (
+            ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs) if several else (inputs,), {})
+        )
+
+        def objective(at: Tensor) -> Tensor:
+            own = {
+                name: at[begin : begin + p.numel()].view(p.shape).to(p.dtype)
+                for name, (begin, p) in zip(self._names, self._places(), strict=True)
+            }
+            return self._objective(functional_call(self.module, own, args, names), targets, terms)
+
+        gradient, loss = grad_and_value(objective)(params)
+        return gradient, loss
+
+    def _objective(self, outputs: Any, targets: Any, terms: Sequence[Term]) -> Tensor:
+        """Return the loss plus the terms on the hidden layer, which the forward pass has kept."""
+        loss, hidden, self._hidden = self.loss_of(outputs, targets), self._hidden, None
+        for term in terms:
+            if term.needs_hidden and hidden is not None:
+                loss = loss + term.loss(hidden)
+        return loss
 
     def loss_of(self, outputs: Any, targets: Any) -> Tensor:
         """Return the task's loss, mean over the batch."""
