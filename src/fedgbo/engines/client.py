@@ -91,7 +91,7 @@ class SimulatedClient(Client):
         self._engine, self._work, self._pause = engine, work, pause
         self._rng: np.random.Generator | None = None
         self._augment: np.random.Generator | None = None
-        self._batches = Batches(self.samples, engine.task.batch_size, engine.seed, work.t, client)
+        self._batches = Batches(self.samples, engine.task.batch_size, engine.seed, work.t, client, steps)
         self._rows: Rows | None = None  # of the last minibatch
         self._last: tuple[Batch, GeneratorState | None] | None = None  # it, and the generators' state after it
         self._declared = engine.origin.client_state(work.algorithm, work.down.params)
@@ -165,9 +165,11 @@ class SimulatedClient(Client):
         until = 0 if self._pause is None else self._pause.minibatches - len(self.losses)
         return min(count, until) if until > 0 else count
 
-    def next_batch(self) -> Batch:
-        """Return the next minibatch."""
-        return self.next_batches(1)[0]
+    def next_batch(self, *, keep: bool = True) -> Batch:
+        """Return the next minibatch, and keep it for a gradient that is taken again."""
+        batch = self.batch(self.next_rows())
+        self._last = (batch, self._drawn()) if keep else None
+        return batch
 
     def next_batches(self, count: int) -> list[Batch]:
         """Return the next `count` minibatches."""

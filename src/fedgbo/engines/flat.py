@@ -1,6 +1,7 @@
 """A torch module as a function of one flat vector: the only place with autograd."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from fedgbo.engines.buffers import Buffers
 from fedgbo.engines.layers import accelerate
 from fedgbo.engines.layers.network import Network, network_for
 from fedgbo.engines.module import last_linear
-from fedgbo.native import step_in_place
+from fedgbo.native import step_in_parts, step_in_place
 from fedgbo.tasks.task import Batch, mean_of
 
 FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError)  # of a user's model or loss
@@ -35,6 +36,8 @@ class FlatModel:
         self._names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         kind = _check_parameters(module, self._parameters)
+        ends = accumulate(p.numel() for p in self._parameters)
+        self._begins = list(zip([0, *ends], self._parameters, strict=False))  # where each begins in the vector
         self.params = torch.cat([p.detach().reshape(-1).to(kind) for p in self._parameters])
         self.input_type = next(p.dtype for p in module.parameters() if p.is_floating_point())
         self._views = all(p.dtype == kind for p in self._parameters)
@@ -83,7 +86,7 @@ class FlatModel:
         def objective(at: Tensor) -> Tensor:
             own = {
                 name: at[begin : begin + p.numel()].view(p.shape).to(p.dtype)
-                for name, (begin, p) in zip(self._names, self._places(), strict=True)
+                for name, (begin, p) in zip(self._names, self._begins, strict=True)
             }
             return self._objective(functional_call(self.module, own, args, names), targets, terms)
 
@@ -112,8 +115,10 @@ class FlatModel:
 
     def take(self, step: AffineStep) -> None:
         """Take a step in place with the gradients that are there."""
-        for begin, part, grad in self._gradients():
-            step_in_place(step, part, grad, begin)
+        own = [(begin, p.grad) for begin, p in self._begins if p.grad is not None and not p.grad.is_sparse]
+        if self._grad is not None or len(own) < len(self._begins) or not step_in_parts(step, self.params, own):
+            for begin, part, grad in self._gradients():
+                step_in_place(step, part, grad, begin)
         self._round()
 
     def release(self) -> Tensor:
@@ -164,19 +169,13 @@ class FlatModel:
         if self._grad is not None:
             yield 0, self.params, self._grad
             return
-        for begin, p in self._places():
+        for begin, p in self._begins:
             part = self.params[begin : begin + p.numel()]
             yield begin, part, torch.zeros_like(part) if p.grad is None else _dense(p.grad).reshape(-1).to(part.dtype)
 
-    def _places(self) -> Iterator[tuple[int, nn.Parameter]]:
-        begin = 0
-        for p in self._parameters:
-            yield begin, p
-            begin += p.numel()
-
     def _point(self) -> None:
         """Make the module's parameters views into the vector where they are of its type."""
-        for begin, p in self._places():
+        for begin, p in self._begins:
             if p.dtype == self.params.dtype:
                 p.data = self.params[begin : begin + p.numel()].view(p.shape)
 
@@ -184,7 +183,7 @@ class FlatModel:
         """Copy the vector into parameters of other types."""
         if self._views:
             return
-        for begin, p in self._places():
+        for begin, p in self._begins:
             if p.dtype != self.params.dtype:
                 p.data.copy_(self.params[begin : begin + p.numel()].view(p.shape))
 

@@ -46,8 +46,8 @@ class InPlace:
 
     def descend(self, client: "SimulatedClient", params: Tensor, step: AffineStep) -> Tensor:
         client.model.load(params)
-        for _ in range(client.steps):
-            client.losses.append(client.step(client.next_batch(), step))
+        for left in reversed(range(client.steps)):
+            client.losses.append(client.step(client.next_batch(keep=left == 0), step))
         return client.model.release()
 
 
