@@ -17,15 +17,23 @@ import numpy as np
 def main(settings_file: str, arrays_file: str, answer: str) -> None:
     """Measure FedJAX with each of its backends, and write down the better one."""
     settings, arrays = json.loads(Path(settings_file).read_text()), dict(np.load(arrays_file))
-    found = [measure(backend, settings, arrays) for backend in ("jit", "pmap")]
+    found = [measure("jit", settings, arrays)]
+    try:
+        found.append(measure("pmap", settings, arrays))
+    except AttributeError as error:  # newer versions of JAX lack what this backend needs
+        print(f"FedJAX's backend pmap does not work with this JAX: {error}", file=sys.stderr)
     best = max(found, key=lambda one: one["steps"] / one["seconds"])
     Path(answer).write_text(json.dumps(best))
 
 
 def measure(backend: str, settings: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
     """Return rounds, local steps and seconds of FedJAX's federated averaging."""
-    import fedjax  # type: ignore[import-not-found]
     import jax  # type: ignore[import-not-found]
+
+    for name in ("tree_map", "tree_leaves"):  # which FedJAX 0.0.17 uses and newer versions of JAX removed
+        if not hasattr(jax, name):
+            setattr(jax, name, getattr(jax.tree_util, name))
+    import fedjax  # type: ignore[import-not-found]
 
     def loss(params: Any, batch: Any, rng: Any) -> Any:
         scores = jax.nn.log_softmax(forward(settings["layers"], params, batch["x"]))
