@@ -21,7 +21,7 @@ def main(settings_file: str, arrays_file: str, answer: str) -> None:
     try:
         found.append(measure("pmap", settings, arrays))
     except AttributeError as error:  # newer versions of JAX lack what this backend needs
-        print(f"FedJAX's backend pmap does not work with this JAX: {error}", file=sys.stderr)
+        sys.stderr.write(f"FedJAX's backend pmap does not work with this JAX: {error}\n")
     best = max(found, key=lambda one: one["steps"] / one["seconds"])
     Path(answer).write_text(json.dumps(best))
 

@@ -29,12 +29,10 @@ FedAvg. server: the part of a round that is not the clients'. memory: our peak."
 
 
 def bench(
-    tasks: Annotated[str, Option(help="Which tasks and models, with commas between.")] = ",".join(
-        (*LEARNING_RATES, *MODELS)
-    ),
-    seconds: Annotated[float, Option(help="Of each turn, in seconds; a turn has one round at least.")] = 0.5,
-    repeats: Annotated[int, Option(help="Turns of each.")] = 7,
-    growth: Annotated[bool, Option(help="Measure how cost grows, too.")] = True,
+    tasks: Annotated[str, Option(help="Tasks and models, separated by commas.")] = ",".join((*LEARNING_RATES, *MODELS)),
+    seconds: Annotated[float, Option(help="The length of each turn in seconds; at least one round.")] = 0.5,
+    repeats: Annotated[int, Option(help="The number of turns.")] = 7,
+    growth: Annotated[bool, Option(help="Also measure how the cost grows.")] = True,
     against: Annotated[
         str, Option(help="Other frameworks: flower, pfl, fedjax, blazefl; with =PYTHON, in another environment.")
     ] = "",

@@ -22,7 +22,7 @@ from fedgbo.data.samples import TensorSamples
 from fedgbo.data.tree import leaves, map_tensors
 from fedgbo.engines.client import SimulatedClient, check_unwritten, packed
 from fedgbo.engines.engine import Gathered, Round, gather
-from fedgbo.engines.evaluate import Chunk, OwnBuffers, Piece, Scores
+from fedgbo.engines.evaluate import Chunk, OwnModels, Piece, Scores
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import PlainEngine
 from fedgbo.pipeline import Pipeline
@@ -213,14 +213,14 @@ class CohortEngine:
             uploads.append(packed(one, up, operations, work, self.seed))
         return uploads, group
 
-    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
-        return self.plain.evaluate(server, own_buffers)
+    def evaluate(self, server: State, own_models: OwnModels | None = None) -> Scores:
+        return self.plain.evaluate(server, own_models)
 
-    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
-        return self.plain.chunks(own_buffers)
+    def chunks(self, own_models: OwnModels | None = None) -> Sequence[Chunk]:
+        return self.plain.chunks(own_models)
 
-    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
-        return self.plain.pieces(server, chunks, own_buffers)
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_models: OwnModels | None = None) -> Iterator[Piece]:
+        return self.plain.pieces(server, chunks, own_models)
 
     def _most(self) -> int:
         """Return how many clients a group may have."""
