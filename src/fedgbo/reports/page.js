@@ -90,7 +90,7 @@ function interactive(chart) {
 }
 
 const drawings = [...document.querySelectorAll(".chart")].map((chart) =>
-  chart.classList.contains("heat")
+  chart.classList.contains("still")
     ? vegaEmbed(chart.querySelector(".plot"), { ...readable(chart).spec, config: structuredClone(CONFIG) }, OPTIONS)
     : interactive(chart),
 );
