@@ -12,6 +12,7 @@ from fedgbo.reports.comparison import Ratio, conclusion, fewer_rounds, finding, 
 from fedgbo.reports.curves import SCORES, Axis
 from fedgbo.reports.finding import GAP, SIZE, accuracy_chart, finding_chart, spread
 from fedgbo.reports.load import group_runs
+from fedgbo.reports.palette import ALGORITHMS, INK, STRONG
 from fedgbo.reports.sections import Line
 from tests.reports.runs import FEDAVG, FEDGBO
 
@@ -52,6 +53,8 @@ def test_the_finding_is_the_headline(groups, tmp_path):
     ticks = [text for text in drawn if re.fullmatch(r"[\d.,]+", text)]
     assert not [text for text in ticks if "." in text]  # rounds and per cents are whole numbers
     assert "prefers-color-scheme:dark" in svg.read_text()
+    strokes = re.findall(r'stroke="(#[0-9a-f]{6})" stroke-width="([\d.]+)"', svg.read_text())
+    assert {(STRONG, "3.2"), (INK, "2.2"), (ALGORITHMS["fedprox"][1], "1.4")} <= set(strokes)
 
 
 def test_both_crossings_are_marked(groups):

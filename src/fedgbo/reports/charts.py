@@ -63,7 +63,7 @@ def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
     chart = chart.properties(title=told, padding=PADDING, background=PAPER).configure(font="sans-serif")
     chart = chart.configure_axis(**text, gridColor=RULE, gridOpacity=0.6, domainColor=QUIET, tickColor=QUIET)
     chart = chart.configure_view(stroke=None).configure_title(color=INK)
-    return chart.configure_legend(**text, labelLimit=260, symbolSize=400)
+    return chart.configure_legend(**text, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
 
 
 def bands(seeds: int) -> str:
@@ -133,25 +133,26 @@ def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], va
 
 def round_axis() -> Any:
     """Return an axis whose ticks are whole numbers."""
-    return altair().Axis(labelOverlap="greedy", labelSeparation=12, tickMinStep=1, format=",d")
+    return altair().Axis(labelOverlap="greedy", labelFlush=False, tickCount=8, tickMinStep=1, format=",d")
 
 
 def line_layers(rows: Sequence[Point], palette: Palette, x: Any, y: Axis, scale: Any, legend: Any = None) -> Any:
     """Return an altair chart of a line for each label, and bands for `palette.bands`; `x` is an encoding."""
     alt = altair()
     names = list(palette.algorithms)
-    styles = {"colour": palette.colour, "dash": palette.dash, "width": palette.width}
-    scales = {key: alt.Scale(domain=names, range=[style(name) for name in names]) for key, style in styles.items()}
-    colour = alt.Color("algorithm:N", scale=scales["colour"], legend=legend)
+    colour = colours(palette, legend)
+    dashes = alt.Scale(domain=names, range=[palette.dash(name) for name in names])
+    widths = json.dumps({name: palette.width(name) for name in names})
     drawn = palette.back_to_front(rows)
     base = alt.Chart(alt.Data(values=drawn)).encode(x=x, color=colour)
     chosen = f"indexof({json.dumps(list(palette.bands))}, datum.algorithm) >= 0 && isValid(datum['{y.key}_low'])"
     low = alt.Y(f"{y.key}_low:Q", title=y.title, scale=scale)
     band = base.transform_filter(chosen).mark_area(opacity=0.15, clip=True).encode(y=low, y2=f"{y.key}_high:Q")
-    line = base.mark_line(clip=True, strokeCap="round", strokeJoin="round").encode(
+    line = base.transform_calculate(width=f"{widths}[datum.algorithm]").mark_line(clip=True, strokeJoin="round")
+    line = line.encode(
         y=alt.Y(f"{y.key}:Q", title=y.title, scale=scale),
-        strokeDash=alt.StrokeDash("algorithm:N", scale=scales["dash"], legend=legend),
-        strokeWidth=alt.StrokeWidth("algorithm:N", scale=scales["width"], legend=legend),
+        strokeDash=alt.StrokeDash("algorithm:N", scale=dashes, legend=legend),
+        strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
     )
     return alt.layer(band, line)
 
@@ -179,9 +180,9 @@ def live_chart(rows: Sequence[Point], palette: Palette, costs: Sequence[Axis], y
     return {key: value for key, value in embedded(chart).items() if key not in ("data", "datasets")}
 
 
-def colours(palette: Palette) -> Any:
-    """Return the altair encoding of an algorithm's colour, without a legend."""
+def colours(palette: Palette, legend: Any = None) -> Any:
+    """Return the altair encoding of an algorithm's colour."""
     alt = altair()
     names = list(palette.algorithms)
     scale = alt.Scale(domain=names, range=[palette.colour(name) for name in names])
-    return alt.Color("algorithm:N", scale=scale, legend=None)
+    return alt.Color("algorithm:N", scale=scale, legend=legend)

@@ -191,16 +191,11 @@ def _target(found: Finding, rows: Rows, palette: Palette, frame: Frame) -> list[
     between = {frame.x.key: left, "to": right, "base": base, "middle": (left + right) / 2, "text": said}
     arrow = alt.Chart(alt.Data(values=[between])).encode(y=frame.up("base"))
     made.append(arrow.mark_rule(color=INK, strokeWidth=1.2).encode(x=frame.across, x2="to:Q"))
-    heads = alt.Chart(
-        alt.Data(
-            values=[{frame.x.key: left, "base": base, "turn": -90}, {frame.x.key: right, "base": base, "turn": 90}]
+    for end, turn, inwards in ((left, 270, 4), (right, 90, -4)):
+        head = alt.Chart(alt.Data(values=[{frame.x.key: end, "base": base}])).encode(x=frame.across, y=frame.up("base"))
+        made.append(
+            head.mark_point(shape="triangle", filled=True, size=45, color=INK, opacity=1, angle=turn, xOffset=inwards)
         )
-    )
-    made.append(
-        heads.mark_point(shape="triangle", filled=True, size=45, color=INK, opacity=1).encode(
-            x=frame.across, y=frame.up("base"), angle=alt.Angle("turn:Q", scale=None)
-        )
-    )
     middle = alt.X("middle:Q", scale=frame.across.to_dict()["scale"])
     return made + _halo(arrow.encode(x=middle, text="text:N"), dy=-11, color=INK, fontWeight=700, fontSize=14)
 

@@ -4,6 +4,7 @@ Between torch's operations a thread holds Python's lock, and every operation rea
 wrote. A network that is a stack of layers that the C file knows avoids both.
 """
 
+import copy
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,12 @@ class Network:
         self.plan, self.kind = plan, kind
         self._function = getattr(native, f"fedgbo_network_{TYPES[kind]}")
         self._rooms: dict[int, tuple[Tensor, Tensor, Rows]] = {}  # plan, room and 0, 1, 2, ... by batch size
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Network":
+        """Return a network with room of its own: addresses of C functions cannot be copied."""
+        other = copy.copy(self)
+        other._rooms = {}
+        return other
 
     def takes(self, inputs: Any, targets: Any) -> bool:
         """Tell whether samples are of the shape and the types that the network was read for."""
