@@ -50,7 +50,9 @@ def draw_digits(folder: Path, images: Path) -> None:
         for row in _read(trials)
     ]
     scales = [Scale("lr", None, decay=False, logarithmic=True), Scale("beta", None, decay=True, logarithmic=True)]
-    chart = sensitivity_chart(tried, scales, "FedGBO-SGDm on digits", "accuracy on held-out data")
+    best = max((one for one in tried if one.state == "finished"), key=lambda one: one.score or 0.0)
+    title = f"FedGBO-SGDm on digits: lr = {best.settings['lr']:.2g} and beta = {best.settings['beta']:.2g} are best"
+    chart = sensitivity_chart(tried, scales, title, "accuracy on held-out data")
     save_with_digest(chart, trials, images / "digits-tune")
 
 

@@ -100,7 +100,7 @@ class Finding:
             return f"{self.name} {self._without_ratio} ({self.seeds})"
         if fewer.low is not None and not fewer.clear:
             return f"{self.name} and FedAvg: no clear difference in rounds ({self.seeds})"
-        return f"{self.name} reached FedAvg's best accuracy in {times(fewer.value, 'rounds')} ({self.seeds})"
+        return f"{self.name} reached FedAvg's best accuracy in {times(fewer.value)} ({self.seeds})"
 
     @property
     def sentence(self) -> str:
@@ -109,7 +109,7 @@ class Finding:
         if fewer is None or self.ours.match is None:
             return f"{self.name} {self._without_ratio} {goal}, {self.seeds}."
         rounds = f"{self.ours.match.round:,} instead of {self.baseline.best.round:,}"
-        said = f"{self.name} reached FedAvg's best accuracy {goal} in {times(fewer.value, 'rounds')} ({rounds})"
+        said = f"{self.name} reached FedAvg's best accuracy {goal} in {times(fewer.value)} ({rounds})"
         if fewer.low is None or fewer.high is None:
             return f"{said}, {self.seeds}: too few for an interval."
         low = f"{fewer.low:.1f}x" if fewer.low else "not reached"
@@ -235,15 +235,15 @@ def conclusion(summaries: Sequence[Summary]) -> list[str]:
     return [found.sentence for found in findings(summaries)]
 
 
-def times(ratio: float, what: str) -> str:
-    """Say how much less of something countable was needed.
+def times(ratio: float) -> str:
+    """Say how many fewer rounds were needed.
 
-    >>> times(1.58, "rounds"), times(0.5, "rounds"), times(1.0, "rounds")
-    ('1.6x fewer rounds', '2.0x more rounds', 'as many rounds')
+    >>> times(1.58), times(0.5), times(1.0)
+    ('1.6x fewer rounds', '2.0x more rounds', 'the same number of rounds')
     """
     if ratio == 1:
-        return f"as many {what}"
-    return f"{ratio:.1f}x fewer {what}" if ratio > 1 else f"{1 / ratio:.1f}x more {what}"
+        return "the same number of rounds"
+    return f"{ratio:.1f}x fewer rounds" if ratio > 1 else f"{1 / ratio:.1f}x more rounds"
 
 
 def number_word(seeds: int) -> str:
