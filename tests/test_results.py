@@ -60,6 +60,8 @@ def data_behind(picture):
     if picture.stem == "theory":
         page = (ROOT / "docs" / "theory.md").read_text()
         return "\n".join(re.findall(r"^\| [\d.]+ \| \d+ \|.*$", page, re.MULTILINE)).encode()
+    if picture.stem.startswith("study-"):
+        return (RESULTS / "study" / f"{picture.stem.removeprefix('study-')}.csv").read_bytes()
     other = {"report": "digits.csv", "digits-tune": "digits-tune-trials.csv"}
     return (RESULTS / other.get(picture.stem, f"{picture.stem}.csv")).read_bytes()
 

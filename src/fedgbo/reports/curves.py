@@ -60,6 +60,7 @@ COSTS = (  # a line here adds an axis to the page, the figures and TensorBoard
     Cost("upload_bytes", "upload of all clients", BYTES, "less upload"),
     Cost("download_bytes", "download of all clients", BYTES, "less download"),
     Cost("flops", "computation of all clients", FLOPS, "less computation"),
+    Cost("simulated_seconds", "simulated time", SECONDS, "less simulated time"),
     Cost("seconds", "wall-clock time", SECONDS, "less time"),
 )
 SCORES = (Axis("accuracy", "test accuracy (%)", 0.01), Axis("loss", "test loss"), Axis("train_loss", "training loss"))
