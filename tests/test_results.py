@@ -85,7 +85,7 @@ def test_the_numbers_in_a_picture_are_those_of_its_data(name, monkeypatch):
         re.findall(r"<text[^>]*>([^<]*)</text>", unescape((ROOT / "docs" / "images" / f"{name}.svg").read_text()))
     )
     assert {found.headline, f"FedAvg's best: {found.baseline.accuracy:.1%}"} <= drawn
-    if found.ours.fewer is not None:
+    if found.ours.fewer is not None and found.ours.fewer.value != 1:
         assert saving(ROUNDS, found.ours.fewer.value) in drawn
 
 
@@ -135,9 +135,8 @@ def test_runs_are_compared_over_what_all_of_them_have(docs, make, tmp_path):
         "| fedavg | 20.0 | 20 | 1.95 KiB | 20.0 M | - | - | - | - | 20.0 | 40.2 ± 0.9 |",
         "| fedprox | **40.0** | 20 | 1.95 KiB | 20.0 M | 20 | 1.95 KiB | 1.0x | +20.0 | 40.0 | 40.6 ± 0.7 |",
         "| fedgbo-sgdm | **40.0** | 20 | 1.95 KiB | 20.0 M | 10 | 1000 B | 2.0x | +20.0 | 40.0 | 49.2 ± 0.7 |",
-        "| fedavg | 35.0 ± 63.5 | 30 | 2.93 KiB | 30.0 M | - | - | - | - | 35.0 | 40.2 ± 0.9 |",
-        "| fedgbo-sgdm | **60.0 ± 127.1** | 30 | 2.93 KiB | 30.0 M | 10 | 1000 B | 3.0x | +25.0 ± 63.5 "
-        "| 60.0 | 49.2 ± 0.7 |",
+        "| fedavg | 35.0 | 30 | 2.93 KiB | 30.0 M | - | - | - | - | 35.0 | 40.2 ± 0.9 |",
+        "| fedgbo-sgdm | **60.0** | 30 | 2.93 KiB | 30.0 M | 10 | 1000 B | 3.0x | +25.0 | 60.0 | 49.2 ± 0.7 |",
     ]
     assert "at round 4800; FedGBO comes to 49.2 ± 0.7 % and\nmatches FedAvg's best at round 950, 5.1x" in said
     assert "fedavg not, fedgbo-sgdm at round 10" not in said  # the mean of both seeds is 0.4 there: below 40.2 %

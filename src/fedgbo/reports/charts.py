@@ -145,9 +145,11 @@ def line_layers(rows: Sequence[Point], palette: Palette, x: Any, y: Axis, scale:
     widths = json.dumps({name: palette.width(name) for name in names})
     drawn = palette.back_to_front(rows)
     base = alt.Chart(alt.Data(values=drawn)).encode(x=x, color=colour)
-    chosen = f"indexof({json.dumps(list(palette.bands))}, datum.algorithm) >= 0 && isValid(datum['{y.key}_low'])"
+    chosen = alt.condition(
+        f"indexof({json.dumps(list(palette.bands))}, datum.algorithm) >= 0", alt.value(0.15), alt.value(0)
+    )
     low = alt.Y(f"{y.key}_low:Q", title=y.title, scale=scale)
-    band = base.transform_filter(chosen).mark_area(opacity=0.15, clip=True).encode(y=low, y2=f"{y.key}_high:Q")
+    band = base.mark_area(clip=True).encode(y=low, y2=f"{y.key}_high:Q", opacity=chosen)  # a filter may leave no data
     line = base.transform_calculate(width=f"{widths}[datum.algorithm]").mark_line(clip=True, strokeJoin="round")
     line = line.encode(
         y=alt.Y(f"{y.key}:Q", title=y.title, scale=scale),

@@ -188,7 +188,9 @@ def _ratios(group: Group, baseline: Group, ours: Floats, theirs: Floats) -> Floa
     reached = ours >= theirs.max(axis=1, keepdims=True) - ROUNDING
     rounds = np.where(reached.any(axis=1), group.rounds[reached.argmax(axis=1)], np.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios: Floats = np.nan_to_num(baseline.rounds[best] / rounds, nan=1.0, posinf=np.inf)  # 0 / 0: both at once
+        ratios: Floats = np.nan_to_num(
+            baseline.rounds[best] / rounds, nan=np.inf, posinf=np.inf
+        )  # 0 / 0: from the start
     return ratios
 
 
