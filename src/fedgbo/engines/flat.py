@@ -12,7 +12,7 @@ from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
 from fedgbo.data.tree import call
 from fedgbo.engines.buffers import Buffers
 from fedgbo.engines.layers import accelerate, replaced
-from fedgbo.engines.layers.network import Network, network_for
+from fedgbo.engines.layers.network import TERMS, Network, network_for
 from fedgbo.engines.module import last_linear
 from fedgbo.native import step_in_parts, step_in_place
 from fedgbo.tasks.task import Batch, mean_of
@@ -65,7 +65,7 @@ class FlatModel:
             p.grad = None
         if self.network is not None and self.network.takes(*batch):
             self._grad = torch.empty_like(self.params)
-            return self.network.gradient(self.params, *batch, self._grad)
+            return self.network.gradient(self.params, batch, self._grad, terms)
         try:
             loss = self._objective(call(self.module, batch[0]), batch[1], terms)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -108,7 +108,7 @@ class FlatModel:
     def step(self, batch: Batch, terms: Sequence[Term], step: AffineStep) -> Tensor:
         """Take a step in place with the gradient of the batch; return the loss before it."""
         if self.network is not None and self.network.takes(*batch):
-            return self.network.step(self.params, *batch, step)
+            return self.network.step(self.params, batch, step, terms)
         loss = self.backward(batch, terms)
         self.take(step)
         return loss
@@ -147,13 +147,17 @@ class FlatModel:
     def specialise(self, inputs: Any, terms: Sequence[Term]) -> None:
         """Prepare for these objective terms and for inputs like these.
 
-        A term on the hidden layer needs the input of the last layer. Without one, a network that is a stack of known
-        layers is computed by one call of C code.
+        A term on the hidden layer needs the input of the last layer. A network that is a stack of known layers is
+        computed by one call of C code, which has FedMAX's term, but no other term on the hidden layer.
         """
-        if any(term.needs_hidden for term in terms):
-            last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
-        elif self._fast and self._views and isinstance(inputs, Tensor):
+        hidden = [term for term in terms if term.needs_hidden]
+        known = all(type(term) in TERMS for term in hidden)
+        if known and self._fast and self._views and isinstance(inputs, Tensor):
             self.network = network_for(self.original, inputs, self.loss)
+        if hidden:
+            last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
+            if self.network is not None and not self.network.plan.ends_linear:
+                self.network = None
 
     @property
     def kind(self) -> str:

@@ -65,7 +65,7 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
         getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
         network = getattr(loaded, f"fedgbo_network_{kind}")
-        network.argtypes = [address] * 4 + [size] + [address] * 3 + [own] + [address] * 2 + [own] + [address] * 2
+        network.argtypes = [address] * 4 + [size] + [address] * 3 + [own] + [address] * 2 + [own] * 2 + [address] * 2
         network.restype = size
         getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] * 2 + [address] * 3
         getattr(loaded, f"fedgbo_mean_{kind}").argtypes = [size] + [address] * 2 + [ctypes.c_double, address]
