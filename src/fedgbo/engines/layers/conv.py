@@ -39,20 +39,20 @@ class FastConv2d(nn.Conv2d):
             return super().forward(input)
         weights, numbers = self.weight.numel(), input.numel()
         if weights > MANY * numbers and not isinstance(self.padding, str):
-            return self._by_product(input)
+            return self._by_product(input, self.padding)
         layout = torch.channels_last if weights < numbers else torch.contiguous_format  # the weights are copied, too
         weight, x = self.weight.contiguous(memory_format=layout), input.contiguous(memory_format=layout)
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
-    def _by_product(self, x: Tensor) -> Tensor:
+    def _by_product(self, x: Tensor, padding: tuple[int, ...]) -> Tensor:
         """Convolve by one matrix product, whose gradients are products, too: weights are used as they lie in memory."""
-        columns = functional.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)  # type: ignore[arg-type]
+        columns = functional.unfold(x, self.kernel_size, self.dilation, padding, self.stride)
         columns = columns.transpose(0, 1).flatten(1)  # (C kh kw, B H' W')
         out = self.weight.flatten(1) @ columns
         if self.bias is not None:
             out = out + self.bias[:, None]
-        sizes = zip(x.shape[2:], self.kernel_size, self.dilation, self.padding, self.stride, strict=True)
-        shape = [(size + 2 * int(p) - d * (k - 1) - 1) // s + 1 for size, k, d, p, s in sizes]
+        sizes = zip(x.shape[2:], self.kernel_size, self.dilation, padding, self.stride, strict=True)
+        shape = [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, d, p, s in sizes]
         return out.view(-1, len(x), *shape).transpose(0, 1).contiguous()
 
     def _in_one(self, x: Tensor) -> bool:
