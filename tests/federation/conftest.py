@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedgbo.experiments.request import read_request
-from fedgbo.federation.app_folder import write_app
+from fedgbo.federation.app_folder import SETTINGS, write_app
 from fedgbo.federation.local import LocalFolder, overrides, prepare, running
 from fedgbo.federation.monitor import EventFile, follow
 
@@ -20,6 +20,13 @@ import fedgbo
 
 def small(clients: int = 6, clients_per_round: int = 3):
     return task(clients, clients_per_round)
+
+
+def counted(config, notes: str = ""):
+    \"\"\"Notes each time that it is built, and by whom.\"\"\"
+    with open(notes, "a") as file:
+        file.write(f"{config['clients']}\\n")
+    return task(6, 3)
 
 
 def moody(config):
@@ -59,9 +66,11 @@ class Federation:
     def __init__(self, folder: LocalFolder, live, place: Path) -> None:
         self.folder, self.live, self.place = folder, live, place
 
-    def run(self, name, config, show=lambda event: None, **options):
-        """Do a run and return how it ended, its events, and its folder."""
-        settings = write_app(self.place / f"{name}-app", config, options, link=True)
+    def run(self, name, config, show=lambda event: None, app=None, **options):
+        """Do a run, of a new app or of that of an earlier run, and return how it ended, its events, and its folder."""
+        settings = self.place / f"{app or name}-app" / SETTINGS
+        if not app:
+            write_app(settings.parent, config, options, link=True)
         folder, events = self.place / name, []
 
         def note(event):

@@ -31,7 +31,18 @@ def test_the_same_bits_as_without_a_federation(federation, task_file, name):
     assert all(len(event["took_part"]) == 3 for event in rounds)
     hosted = {event["node"]: event["clients"] for event in events if event.kind == "joined"}
     assert sorted(hosted.values()) == [[0, 2, 4], [1, 3, 5]]
-    assert set(hosted) == set(federation.live.names)
+    assert set(hosted) == {"node-0", "node-1"}
+
+
+def test_data_and_model_are_built_once_for_a_node_and_a_run(federation, task_file, tmp_path):
+    notes = tmp_path / "notes"
+    about = {"name": f"{task_file}:counted", "notes": str(notes)}
+    config = resolved(about, "fedgbo", optimiser="sgdm", lr=0.1, beta=0.9, rounds=2, local_steps=1, eval_every=1)
+    for number, app in ((1, None), (2, "counted-1")):
+        ending, _, _ = federation.run(f"counted-{number}", config, app=app)
+        assert ending.completed, ending.reason
+        built = notes.read_text().split()
+        assert [built.count(clients) for clients in ("0::2", "1::2")] == [number, number], built
 
 
 def test_a_run_that_fails_says_why(federation, task_file):

@@ -15,51 +15,95 @@ from fedgbo.federation.processes import flower_environment, process_tree
 from tests.cli.test_processes import wait_for
 
 
-def task(command="flwr-serverapp"):
+def task(command="flwr-serverapp", app="one"):
     return SimpleNamespace(
-        task_type=command, runtime_api_address="127.0.0.1:1", token="secret", insecure=True, root_certificates_path=None
+        task_type=command,
+        runtime_api_address="127.0.0.1:1",
+        token="secret",
+        insecure=True,
+        root_certificates_path=None,
+        fab_hash=app,
     )
 
 
 @pytest.fixture
-def forks(monkeypatch):
-    """An executor whose forks sleep instead of running Flower's command."""
-    monkeypatch.setattr(launch, "_command", lambda module, name, words: time.sleep(600))
+def forks(monkeypatch, tmp_path):
+    """An executor whose forks write a line for each task, and sleep at a server's, instead of running Flower."""
+
+    def do(channel, command, parent, apps):
+        while True:
+            words = channel.recv()
+            with (tmp_path / "done").open("a") as file:
+                file.write(f"{os.getpid()} {words[0]}\n")
+            time.sleep(600 if (tmp_path / "slow").exists() or "server" in command else 0)
+            channel.send(True)
+
+    monkeypatch.setattr(launch, "do_tasks", do)
     executor = launch.ForkExecutor()
+    executor.done = lambda: [line.split()[0] for line in (tmp_path / "done").read_text().splitlines()]
+    executor.slow = tmp_path / "slow"
+    (tmp_path / "done").touch()
     yield executor
     for fork in executor._forks:
-        os.kill(fork, signal.SIGKILL)
-        os.waitpid(fork, 0)
+        os.kill(fork.pid, signal.SIGKILL)
+        os.waitpid(fork.pid, 0)
 
 
 def test_a_task_runs_in_a_fork_whose_token_is_on_no_command_line(forks):
     forks.launch(task())
     (fork,) = forks._forks
-    wait_for(lambda: Path(f"/proc/{fork}/comm").read_text() == "flwr-serverapp\n", 10)
-    assert "secret" not in Path(f"/proc/{fork}/cmdline").read_text()
+    wait_for(lambda: Path(f"/proc/{fork.pid}/comm").read_text() == "flwr-serverapp\n", 10)
+    assert "secret" not in Path(f"/proc/{fork.pid}/cmdline").read_text()
     assert forks.get_eligible_capacity({"flwr-clientapp", "flwr-agentapp"}) == ({"flwr-clientapp"}, set())
+
+
+def test_the_tasks_of_a_nodes_app_share_a_fork_and_another_app_gets_its_own(forks):
+    for _ in range(3):
+        forks.launch(task("flwr-clientapp"))
+    (fork,) = forks._forks
+    wait_for(lambda: forks.reconcile() or not fork.tasks, 10)
+    assert forks.done() == [str(fork.pid)] * 3
+    forks.launch(task("flwr-clientapp", app="two"))
+    wait_for(lambda: len(forks.done()) == 4, 10)
+    assert forks.done()[3] != str(fork.pid)
+    wait_for(lambda: forks.reconcile() or len(forks._forks) == 1, 10)  # the first app's has ended
+    assert forks._forks[0].app == "two"
+
+
+def test_an_idle_fork_ends(forks, monkeypatch):
+    monkeypatch.setattr(launch, "IDLE_SECONDS", 0.0)
+    forks.launch(task("flwr-clientapp"))
+    wait_for(lambda: forks.reconcile() or not forks._forks, 10)
+    assert len(forks.done()) == 1
 
 
 def test_forks_that_ended_are_reaped(forks):
     forks.launch(task())
     (fork,) = forks._forks
-    (mark,) = process_tree([fork])
-    os.kill(fork, signal.SIGKILL)
+    (mark,) = process_tree([fork.pid])
+    os.kill(fork.pid, signal.SIGKILL)
     wait_for(lambda: not mark.alive, 10)
     forks.reconcile()
     assert not forks._forks
 
 
-def test_a_killed_client_app_ends_the_process_that_forked_it(forks, monkeypatch):
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_client_app_killed_at_a_task_ends_the_process_that_forked_it(forks, monkeypatch, busy):
     codes = []
     monkeypatch.setattr(launch.os, "_exit", codes.append)
+    if busy:
+        forks.slow.touch()
     forks.launch(task("flwr-clientapp"))
     (fork,) = forks._forks
-    (mark,) = process_tree([fork])
-    os.kill(fork, signal.SIGKILL)
+    wait_for(lambda: forks.reconcile() or (forks.done() and bool(fork.tasks) == busy), 10)
+    (mark,) = process_tree([fork.pid])
+    os.kill(fork.pid, signal.SIGKILL)
     wait_for(lambda: not mark.alive, 10)
+    forks.slow.unlink(missing_ok=True)
     forks.reconcile()
-    assert codes == [1]
+    assert codes == ([1] if busy else [])
+    forks.launch(task("flwr-clientapp"))  # an idle one is replaced
+    wait_for(lambda: len(forks.done()) == 2, 10)
 
 
 def test_a_version_of_flower_that_moved_its_parts_is_named():

@@ -10,6 +10,7 @@ import pytest
 from flwr.app import Error, Message
 
 from fedgbo.core.errors import FederationError
+from fedgbo.flower import exchange
 from tests.flower.federations import QUICK, events, everyone, federate, nodes, simulate, some, told
 from tests.flower.grids import LocalGrid
 from tests.flower.meddling import asked, empty, meddled, raises, scaled
@@ -41,6 +42,29 @@ def test_a_node_that_hangs_is_not_asked_again_at_once_and_holds_up_one_round_onl
     federate(everyone, grid=meddled(lambda reply: None), rounds=3, options=options, out=tmp_path / "run")
     reasons = [event["reason"] for event in events(tmp_path / "run", "dropped")]
     assert reasons == ["no reply within 4 s", *["its node has not answered an earlier round yet"] * 2]
+
+
+def test_work_that_was_lost_is_sent_again_when_the_node_says_that_it_has_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(exchange, "ASK_SECONDS", 0.05)
+    lost = []
+
+    def first_is_lost(reply):
+        lost.append(reply)
+        return None if len(lost) < 3 else reply
+
+    options = dataclasses.replace(QUICK, deadline=60.0)
+    result = federate(everyone, grid=meddled(first_is_lost), options=options, out=tmp_path / "run")
+    assert told(result) == told(simulate(everyone))
+    assert not events(tmp_path / "run", "dropped")
+    assert [(e["round"], e["client"], e["node"]) for e in events(tmp_path / "run", "lost")] == [(1, 0, 1)] * 2
+
+
+def test_a_node_that_loses_everything_is_asked_a_few_times_and_is_free_after_the_deadline(tmp_path, monkeypatch):
+    monkeypatch.setattr(exchange, "ASK_SECONDS", 0.05)
+    options = dataclasses.replace(QUICK, deadline=2.0)
+    federate(everyone, grid=meddled(lambda reply: None), rounds=2, options=options, out=tmp_path / "run")
+    assert len(events(tmp_path / "run", "lost")) == 2 * exchange.MOST_RESENDS
+    assert [event["reason"] for event in events(tmp_path / "run", "dropped")] == ["no reply within 2 s"] * 2
 
 
 def test_a_second_reply_to_a_message_never_counts():

@@ -54,7 +54,8 @@ def jobs_of(configs: Sequence[RunConfig], out: Path) -> list[Job]:
     names = [f"{slug(labels[group_key(config)])}-seed{config.seed}" for config in configs]
     if twice := [config for config, name in zip(configs, names, strict=True) if names.count(name) > 1]:
         raise ConfigError(f"{twice[0].label} is named twice with the same settings; name it once")
-    return [Job(config, out / "runs" / name) for config, name in zip(configs, names, strict=True)]
+    titles = [f"{labels[group_key(config)]} seed {config.seed}" for config in configs]
+    return [Job(c, out / "runs" / name, title) for c, name, title in zip(configs, names, titles, strict=True)]
 
 
 def labels_of(configs: Sequence[RunConfig]) -> dict[str, str]:

@@ -13,8 +13,8 @@ from typing import Any
 from fedgbo.core import ConfigError, FederationError, RunFolderError
 from fedgbo.federation.credentials import require_flower
 from fedgbo.federation.network import Address, check_server
-from fedgbo.federation.registry import Registry, fingerprint
 from fedgbo.federation.superlink import ServerFolder
+from fedgbo.flower.registry import Registry, fingerprint
 
 KEY_IN_USE = 23  # Flower's ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
 
@@ -34,6 +34,10 @@ class _RefusedError(FederationError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+class NoAnswer(FederationError):  # noqa: N818 - it may answer again
+    """The server did not answer, or had an internal error."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +123,6 @@ class Control:
         self.server.audit("stop", run=run)
         self._call("StopRun", run_id=run)
 
-    def log(self, run: int) -> Iterator[str]:
-        """Yield the log of the server's app in pieces, until the run is over."""
-        for piece in self._call("StreamLogs", run_id=run, after_timestamp=0.0):
-            yield str(piece.log_output)
-
     def _call(self, method: str, **fields: Any) -> Any:
         """Call a method of the API; its request has the method's name and `Request`."""
         import httpx
@@ -134,12 +133,12 @@ class Control:
             return getattr(self.client, method)(getattr(control_pb2, f"{method}Request")(**fields))
         except httpx.HTTPStatusError as error:
             refusal = FlowerError.from_json(error.response.text)
-            if refusal is None:
-                raise FederationError(f"the server at {self.address} answered: {error}") from error
+            if refusal is None or error.response.status_code >= 500:
+                raise NoAnswer(f"the server at {self.address} answered: {error}") from error
             text = " ".join(filter(None, [refusal.message, refusal.public_details]))
             raise _RefusedError(f"the server at {self.address} refused: {text}", refusal.code) from error
         except httpx.HTTPError as error:
-            raise FederationError(f"the connection to the server at {self.address} broke: {error}") from error
+            raise NoAnswer(f"the connection to the server at {self.address} broke: {error}") from error
 
 
 def bundle(app: Path) -> tuple[bytes, str]:

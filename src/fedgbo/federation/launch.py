@@ -1,18 +1,21 @@
 """Flower's processes, run by this module: the only place that replaces parts of Flower.
 
-    python -m fedgbo.federation.launch superlink SECRET [OPTION]...
-    python -m fedgbo.federation.launch supernode [OPTION]...
-    python -m fedgbo.federation.launch superexec APPS [OPTION]...
+    python -P launch.py superlink SECRET [OPTION]...
+    python -P launch.py supernode [OPTION]...
+    python -P launch.py superexec APPS [OPTION]...
 
-Each runs Flower's command of that name, with Flower's options, after a change for which Flower has no option:
+Only the processes of apps import fedgbo and torch; the others need half of the memory without them. Each runs Flower's
+command of that name, with Flower's options, after a change for which Flower has no option:
 
 superlink   asks for the content of the file SECRET, as a bearer token, on the Control API. Flower's open edition lets
-            everybody use that API, who then runs code on the server and on all nodes.
+            everybody use that API, who then runs code on the server and on all nodes. Besides, an internal error, such
+            as a full disk, is answered with 503, which all of Flower's processes retry. A 500 ends them.
 supernode   ends when its loop ends. In Flower the process stays, without asking for work.
-superexec   forks for each task. Flower starts a process, which loads torch, Flower and fedgbo for about three seconds,
-            and has the task's token on its command line, where every user of the machine can read it. Besides, an app
-            runs only if the folder APPS allows it (see `apps.py`; `-` allows all), and the text of its exceptions,
-            which may quote a node's data, stays in the node's log.
+superexec   forks for each app, and gives the fork one task after another, so that a node loads its data and builds its
+            model once for a run. Flower starts a process for each message, which loads torch, Flower and fedgbo for
+            about three seconds, and has the task's token on its command line, where every user of the machine can read
+            it. Besides, an app runs only if the folder APPS allows it (see `apps.py`; `-` allows all), and the text of
+            its exceptions, which may quote a node's data, stays in the node's log.
 
 What is replaced here is private to Flower. Tests of real federations fail if a new version of Flower moves it.
 """
@@ -24,20 +27,28 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from fedgbo.federation.apps import AppNotAllowed, Apps
-from fedgbo.federation.processes import end_with
+if TYPE_CHECKING:
+    from fedgbo.federation.apps import Apps
 
 LOG = logging.getLogger("flwr")
-COMMANDS = {"flwr-serverapp": "flwr.superlink.cli", "flwr-clientapp": "flwr.supernode.cli"}  # that tasks need
+CLIENT = "flwr-clientapp"
+COMMANDS = {"flwr-serverapp": "flwr.superlink.cli", CLIENT: "flwr.supernode.cli"}  # that tasks need
+IDLE_SECONDS = 600.0  # after which the process of a node's app ends, and frees its memory
 _PR_SET_NAME = 15
 
 
 def run_superlink(arguments: Sequence[str]) -> None:
     """Run Flower's SuperLink with a secret on its Control API."""
+    from fastapi import FastAPI, Response
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
 
     secret = Path(arguments[0]).read_bytes().strip()
@@ -50,7 +61,11 @@ def run_superlink(arguments: Sequence[str]) -> None:
             known = any(hmac.compare_digest(token, secret) for token in tokens)
             return super().validate_tokens_in_metadata(metadata) if known else (False, None)
 
+    def configure_app(app: FastAPI) -> None:
+        app.add_exception_handler(Exception, lambda request, error: Response(status_code=503))
+
     _replace("flwr.superlink.cli.flower_superlink", load_control_authn_plugin=SecretPlugin)
+    _replace("flwr.superlink.extensions", configure_app=configure_app)
     _command("flwr.superlink.cli", "flower_superlink", ["flower-superlink", *arguments[1:]])
 
 
@@ -61,13 +76,12 @@ def run_supernode(arguments: Sequence[str]) -> None:
 
 def run_superexec(arguments: Sequence[str]) -> None:
     """Run Flower's SuperExec with forks."""
-    import flwr.superlink.cli
-    import flwr.supernode.cli  # noqa: F401
-
-    import fedgbo.flower  # noqa: F401 - loaded once, for all forks
-
-    _guard_client_apps(None if arguments[0] == "-" else Apps(Path(arguments[0])))
-    _replace("flwr.supercore.superexec.run_superexec", get_executor=lambda *args, **more: ForkExecutor())
+    ours, handler = logging.getLogger("fedgbo"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s: %(message)s"))  # as Flower's lines
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    apps = None if arguments[0] == "-" else Path(arguments[0])
+    _replace("flwr.supercore.superexec.run_superexec", get_executor=lambda *args, **more: ForkExecutor(apps))
     _command("flwr.supercore.cli", "flower_superexec", ["flower-superexec", *arguments[1:]])
 
 
@@ -80,71 +94,162 @@ def _replace(module: str, **parts: Any) -> None:
         setattr(found, name, part)
 
 
-def _command(module: str, name: str, words: list[str]) -> None:
-    """Run a command of Flower's in this process, and end the process with it, whatever threads there are."""
+def _command(module: str, name: str, words: list[str]) -> NoReturn:
+    """Run a command of Flower's in this process, and end the process with it."""
+    sys.argv = words
+    _end_with(getattr(importlib.import_module(module), name))
+
+
+def _end_with(run: Callable[[], None]) -> NoReturn:
+    """Call a function in this process, and end the process with it, whatever threads there are."""
     from flwr.supercore.logger import update_console_handler
 
     code: object = 1
-    sys.argv = words
     update_console_handler(timestamps=True, colored=False)
     try:
-        getattr(importlib.import_module(module), name)()
+        run()
         code = 0
     except SystemExit as ended:
         code = ended.code or 0
     except BaseException:
-        LOG.exception("%s ended", words[0])
+        LOG.exception("%s ended", sys.argv[0])
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError):  # the log's disk may be full
+            sys.stdout.flush()
+            sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 1)
 
 
-class ForkExecutor:
-    """Flower's interface to processes for tasks: each task runs in a fork of this process."""
+@dataclass(eq=False)
+class Fork:
+    """A process for the tasks of one app."""
 
-    def __init__(self) -> None:
-        self._forks: dict[int, str] = {}
+    pid: int
+    command: str
+    app: str | None  # hash
+    channel: Connection  # tasks go in, and a word comes back for each that is done
+    tasks: list[Any] = field(default_factory=list)  # not done yet
+    idle: float = field(default_factory=time.monotonic)  # since when there are none
+
+    def give(self, spec: Any) -> None:
+        """Send it a task."""
+        words = [self.command, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
+        words += ["--insecure"] if spec.insecure else ["--root-certificates", str(spec.root_certificates_path)]
+        self.channel.send(words)
+        self.tasks.append(spec)
+
+    def hear(self) -> None:
+        """Note the tasks that are done; let the process end after a long time without any."""
+        with suppress(OSError, EOFError):  # closed
+            while self.channel.poll():
+                self.channel.recv()
+                self.tasks.pop(0)
+                self.idle = time.monotonic()
+            if not self.tasks and time.monotonic() - self.idle > IDLE_SECONDS:
+                self.channel.close()
+
+
+class _TaskDone(BaseException):
+    """Ends a task of a node's app, and not its process."""
+
+
+def do_tasks(channel: Connection, command: str, parent: int, apps: Path | None) -> None:
+    """Do the tasks that come through a channel, until it is closed or the parent ends."""
+    from fedgbo.federation.apps import Apps
+    from fedgbo.federation.processes import end_with
+
+    if (end_with_us := end_with(parent)) is not None:
+        end_with_us()  # a fork does not inherit its parent's setting
+    _guard_client_apps(None if apps is None else Apps(apps))
+    run = getattr(importlib.import_module(COMMANDS[command]), command.replace("-", "_"))
+    while True:
+        try:
+            sys.argv = channel.recv()
+        except EOFError:
+            return
+        with suppress(_TaskDone):
+            run()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            signal.signal(number, signal.SIG_DFL)  # Flower's handlers are those of the task
+        channel.send(True)
+
+
+class ForkExecutor:
+    """Flower's interface to processes for tasks: forks of this process.
+
+    Tasks of a node's app go to the same fork, one after another. A server's app has one task, the whole run.
+    """
+
+    def __init__(self, apps: Path | None = None) -> None:
+        self._apps, self._forks = apps, list[Fork]()
 
     def get_eligible_capacity(self, supported_task_types: set[Any], **more: Any) -> tuple[set[Any], set[str]]:
         """Take the tasks of server and client apps, at any time; no agents, models or connectors."""
         return {kind for kind in supported_task_types if str(kind) in COMMANDS}, set()
 
     def launch(self, spec: Any) -> Any:
-        """Start a fork for a task."""
+        """Give a task to the fork of its app; start one if there is none, and let those of other apps end."""
         from flwr.supercore.superexec.executor.types import LaunchResult
 
-        parent, command = os.getpid(), str(spec.task_type)
-        fork = os.fork()
-        if fork == 0:
-            if (end_with_us := end_with(parent)) is not None:
-                end_with_us()  # a fork does not inherit its parent's setting
-            if sys.platform.startswith("linux"):
-                ctypes.CDLL(None).prctl(_PR_SET_NAME, command.encode())  # the name that `ps -o comm` shows
-            words = [command, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
-            words += ["--insecure"] if spec.insecure else ["--root-certificates", str(spec.root_certificates_path)]
-            _command(COMMANDS[command], command.replace("-", "_"), [*words, "--parent-pid", str(parent)])
-        self._forks[fork] = command
+        self.reconcile()
+        fork = None
+        for one in self._forks if str(spec.task_type) == CLIENT else ():
+            if one.command == CLIENT and one.app == spec.fab_hash and not one.channel.closed:
+                fork = one
+            elif one.command == CLIENT and not one.tasks:
+                one.channel.close()
+        try:
+            (fork or self._fork(spec)).give(spec)
+        except OSError:  # it ended just now
+            self._fork(spec).give(spec)
         return LaunchResult.accepted()
 
+    def _fork(self, spec: Any) -> Fork:
+        parent, command = os.getpid(), str(spec.task_type)
+        ours, theirs = Pipe()
+        pid = os.fork()
+        if pid == 0:
+            for channel in (ours, *(fork.channel for fork in self._forks)):
+                channel.close()  # so that each fork sees the end of its own
+            if sys.platform.startswith("linux"):
+                ctypes.CDLL(None).prctl(_PR_SET_NAME, command.encode())  # the name that `ps -o comm` shows
+            _end_with(lambda: do_tasks(theirs, command, parent, self._apps))
+        theirs.close()
+        self._forks.append(Fork(pid, command, spec.fab_hash, ours))
+        return self._forks[-1]
+
     def reconcile(self) -> None:
-        """Reap forks that have ended. If a client app's was killed, end: Flower then learns of it at once."""
-        for fork, command in list(self._forks.items()):
-            ended, status = os.waitpid(fork, os.WNOHANG)
+        """Note what is done, and reap forks that have ended. If one was killed at a client app's task, end with it.
+
+        Flower then learns at once that the task failed.
+        """
+        for fork in list(self._forks):
+            fork.hear()
+            ended, status = os.waitpid(fork.pid, os.WNOHANG)
             if not ended:
                 continue
-            del self._forks[fork]
+            fork.channel.close()
+            self._forks.remove(fork)
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) not in (signal.SIGTERM, signal.SIGINT):
-                LOG.error("an app's process (%s) was killed by %s", command, signal.Signals(os.WTERMSIG(status)).name)
-                if command == "flwr-clientapp":
+                LOG.error(
+                    "an app's process (%s) was killed by %s", fork.command, signal.Signals(os.WTERMSIG(status)).name
+                )
+                if fork.command == CLIENT and fork.tasks:
                     os._exit(1)
+            for waiting in fork.tasks[1:]:
+                self.launch(waiting)
 
     def close(self) -> None:
         """Do nothing: forks end with this process."""
 
 
-def _guard_client_apps(apps: Apps | None) -> None:
-    """Let client apps run only if they are allowed, and keep the text of their exceptions on this node."""
+def _guard_client_apps(apps: "Apps | None") -> None:
+    """Let client apps run only if allowed, keep the text of their exceptions here, and the process after a task."""
+    from flwr.supercore.exit.exit_handler import trigger_exit_handlers
+
+    from fedgbo.federation.apps import AppNotAllowed
+    from fedgbo.flower.node import forget_tasks
+
     module: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
     pull, install, error = module.pull_task_input, module.install_from_fab, module.Error
     sent: dict[str, Any] = {}
@@ -152,7 +257,12 @@ def _guard_client_apps(apps: Apps | None) -> None:
 
     def pull_task_input(runtime: Any) -> Any:
         message, context, run, fab = pull(runtime)
-        sent.update(hash=fab.hash_str, about={"run": run.run_id, "app": run.fab_id, **context.run_config})
+        refusals.clear()
+        if run.run_id != sent.get("run"):
+            forget_tasks()  # a node's data may have changed between two runs
+        sent.update(
+            run=run.run_id, hash=fab.hash_str, about={"run": run.run_id, "app": run.fab_id, **context.run_config}
+        )
         return message, context, run, fab
 
     def install_from_fab(content: bytes, **more: Any) -> Any:
@@ -167,7 +277,13 @@ def _guard_client_apps(apps: Apps | None) -> None:
     def without_text(code: int, reason: str) -> Any:
         return error(code=code, reason="".join(refusals) or "the node's log says more")
 
-    _replace(module.__name__, pull_task_input=pull_task_input, install_from_fab=install_from_fab, Error=without_text)
+    def flwr_exit(code: int, **more: Any) -> NoReturn:
+        for first in (True, False):
+            trigger_exit_handlers(run_before_force_exit=first)
+        raise _TaskDone
+
+    parts = {"pull_task_input": pull_task_input, "install_from_fab": install_from_fab, "flwr_exit": flwr_exit}
+    _replace(module.__name__, **parts, Error=without_text)
 
 
 RUN: dict[str, Callable[[Sequence[str]], None]] = {

@@ -7,7 +7,6 @@ seen, and its helpers end when they notice that it is gone.
 """
 
 import ctypes
-import logging
 import os
 import re
 import shutil
@@ -19,10 +18,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from fedgbo.core import FederationError
+from fedgbo.core import FederationError, FedGBOError
 from fedgbo.federation.credentials import PRIVATE_FILE, private_folder, require_flower
 
 GRACE = 10.0  # seconds for processes to end after SIGTERM
@@ -40,6 +38,7 @@ QUIET = {
     "PYTHONUNBUFFERED": "1",
     "NO_COLOR": "1",
 }
+LAUNCH = (sys.executable, "-P", str(Path(__file__).with_name("launch.py")))  # runs Flower's commands
 DIRECT = "localhost,127.0.0.1,::1"  # hosts reached without a web proxy
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _PROC = Path("/proc")
@@ -110,15 +109,6 @@ class Process:
         code = self.popen.poll()
         how = "" if code is None else f"killed by {signal.Signals(-code).name}, " if code < 0 else f"exit code {code}, "
         return f"{how}last line of output: {lines[-1] if lines else '(none)'}; log: {self.log}"
-
-
-def rotating_log(logger: logging.Logger, path: Path) -> None:
-    """Write a logger's lines with timestamps into a private file; a full file is renamed, the last ones are kept."""
-    path.touch(mode=PRIVATE_FILE)
-    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
 
 
 def rotate(log: Path) -> None:
@@ -256,7 +246,8 @@ class Service:
 def attend(services: Iterable[Service], tell: Callable[[str], None]) -> None:
     """Look at services once, and start those again that ended; raise FederationError if one ends again and again."""
     for service in services:
-        rotate(service.process.log)
+        with suppress(OSError):  # a full disk
+            rotate(service.process.log)
         now = time.monotonic()
         if service.process.alive and not (service.ended or any(not one.alive for one in service.process.helpers)):
             continue
@@ -272,7 +263,7 @@ def attend(services: Iterable[Service], tell: Callable[[str], None]) -> None:
         if now >= service.due:
             try:
                 service.process, service.since, service.ended = service.start(), time.monotonic(), False
-            except FederationError as error:
+            except (FedGBOError, OSError) as error:
                 service.starts += 1
                 if service.starts > MOST_STARTS:
                     raise

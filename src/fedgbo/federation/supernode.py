@@ -2,16 +2,14 @@
 
 import json
 import re
-import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from fedgbo.core import ConfigError, FederationError
-from fedgbo.federation.credentials import NodeFolder, write_new
+from fedgbo.federation.credentials import NodeFolder, write_secret
 from fedgbo.federation.network import LOOPBACK, Address, free_ports
-from fedgbo.federation.processes import Process, Tail, flower_environment, stop, without_colours
+from fedgbo.federation.processes import LAUNCH, Process, Tail, flower_environment, stop, without_colours
 
 JOIN_SECONDS = 180.0  # about 8 on an idle machine, more when several start at once
 STALE_SECONDS = 120.0  # Flower takes a node that was killed for connected for about a minute
@@ -51,17 +49,15 @@ def start_node(
     """
     node.check()
     secret = node.path / "tasks.secret"
-    secret.unlink(missing_ok=True)
-    write_new(secret, secrets.token_hex(32).encode())
+    write_secret(secret)
     port = str(free_ports(1)[0])
     guard = ["--superexec-auth-secret-file", str(secret)]
-    launch = [sys.executable, "-m", "fedgbo.federation.launch"]
-    supernode = [*launch, "supernode", "--superlink", str(superlink)]
+    supernode = [*LAUNCH, "supernode", "--superlink", str(superlink)]
     supernode += ["--root-certificates", str(ca), "--auth-supernode-private-key", str(node.private_key)]
     supernode += ["--isolation", "process", *guard, "--host", LOOPBACK, "--port", port]
     if config:
         supernode += ["--node-config", node_config(config)]
-    tasks = [*launch, "superexec", "-" if any_app else str(node.apps)]
+    tasks = [*LAUNCH, "superexec", "-" if any_app else str(node.apps)]
     tasks += ["--runtime-api-address", f"{LOOPBACK}:{port}", "--insecure", *guard]
     environment = flower_environment(node.path / "flwr")
     process = Process.start(f"node {node.name}", supernode, environment, node.log)

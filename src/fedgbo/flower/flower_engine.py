@@ -119,8 +119,9 @@ class FlowerEngine:
         missing = [client for client in cohort if client not in free]
         for client in missing:
             host = self._roster.clients.get(client)
+            node = "no node" if host is None else self._roster.name(host.node)
             reason = "no node hosts it now" if host is None else "its node has not answered an earlier round yet"
-            self._events("dropped", round=t + 1, client=client, node=None if host is None else host.node, reason=reason)
+            self._events("dropped", round=t + 1, client=client, node=node, reason=reason)
         size = len(cohort) + self._options.over_select - (0 if number else len(missing))
         spare = stream(self.seed, "spare clients", t, number).permutation(sorted(free - set(cohort))).tolist()
         in_order = [*(client for client in cohort if client in free), *spare]

@@ -33,10 +33,10 @@ MEANINGS = {
 GONE = 5
 APP_REASON = "app "  # begins the only texts that a node's errors may bring: apps that its operators did not allow
 PRIVATE_FILE = 0o600
-PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before a failed call to the SuperLink is repeated
+PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0)  # seconds before a failed call to the SuperLink is repeated
 PULL_SECONDS = 1.0  # to wait for one reply's objects; after that it is pulled in the background
 LOG = logging.getLogger("fedgbo.flower")
-WARNINGS = {"refused", "nodes", "duplicate", "rejected", "dropped", "late", "abandoned", "stopped"}
+WARNINGS = {"refused", "nodes", "duplicate", "rejected", "dropped", "lost", "late", "abandoned", "stopped"}
 
 
 class Events:
@@ -53,10 +53,13 @@ class Events:
         if self.folder is not None:
             line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "kind": kind, **more})
             file = self.folder / "events.jsonl"
-            file.touch(mode=PRIVATE_FILE)
-            file.chmod(PRIVATE_FILE)  # of a run that an older version began
-            with file.open("a", encoding="utf-8") as events:
-                events.write(line + "\n")
+            try:
+                file.touch(mode=PRIVATE_FILE)
+                file.chmod(PRIVATE_FILE)  # of a run that an older version began
+                with file.open("a", encoding="utf-8") as events:
+                    events.write(line + "\n")
+            except OSError as error:  # a full disk stops the run at its next checkpoint
+                LOG.error("%s cannot be written: %s", file, error.strerror)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class SentMessage:
     id: str
     node: int
     bytes: int
+    at: float  # when, by the monotonic clock
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,9 @@ class Messenger:
         ]
         sizes = wire_bytes(messages)
         accepted = set(_repeated(lambda: list(self._grid.push_messages(messages))))
-        ids = [message.metadata.message_id for message in messages]
+        ids, now = [message.metadata.message_id for message in messages], time.monotonic()
         return {
-            node: SentMessage(key, node, size)
+            node: SentMessage(key, node, size, now)
             for node, key, size in zip(contents, ids, sizes, strict=True)
             if key in accepted
         }
@@ -115,6 +119,10 @@ class Messenger:
         for message in list(messages):
             if (reply := self._fetch(message)) is not None:
                 yield message, reply
+
+    def pulling(self, message: SentMessage) -> bool:
+        """Whether a reply to a message is being pulled."""
+        return message.id in self._pulls
 
     def drop(self, messages: Iterable[SentMessage]) -> None:
         """Forget messages whose replies are no longer needed."""

@@ -134,6 +134,12 @@ def build_task(builder: TaskBuilder, arguments: Mapping[str, Any], config: Mappi
     return _built(builder, json.dumps(dict(arguments)), given)
 
 
+def forget_tasks() -> None:
+    """Forget the tasks of this process with their engines: the next message builds its own."""
+    _built.cache_clear()
+    _engine.cache_clear()
+
+
 def takes_config(builder: TaskBuilder) -> bool:
     """Return whether a builder takes the node's configuration, so that each machine loads its own data."""
     maker = find("task", builder) if isinstance(builder, str) else builder

@@ -1,6 +1,5 @@
 """The roster: which node hosts which clients. Nodes may join, leave and rejoin during a run."""
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,14 +8,14 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from fedgbo.core import ConfigError, DataError
+from fedgbo.core import DataError
 from fedgbo.flower.messenger import Events, Messenger, SentMessage, pause
 from fedgbo.flower.options import Options
+from fedgbo.flower.registry import Node, Registry
 from fedgbo.flower.wire import MAX_SAMPLES, Settings, json_in, to_content
 from fedgbo.runs.client_numbers import client_numbers, in_words
 
 LOOK_SECONDS = 1.0  # between looks for new nodes
-MOST_CLIENTS = 1_000_000
 AGAIN_SECONDS = 5.0  # after which a node that was refused is asked again
 
 
@@ -28,46 +27,17 @@ class Host:
     samples: int
 
 
-@dataclass(frozen=True)
-class Registered:
-    """A registered node: its name, and the numbers of the clients that it may host."""
-
-    name: str
-    clients: str
-
-
-def registered_nodes(file: str) -> dict[int, Registered]:
-    """Return the registered nodes by Flower's ids, from the file that `fedgbo federation register` writes."""
-    if not file:
-        return {}
-    try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-        return {int(about["id"]): Registered(name, str(about["clients"])) for name, about in content.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{file} cannot be read as a list of registered nodes; register nodes with: fedgbo federation register"
-        ) from error
-
-
-def registered_clients(file: str) -> int:
-    """Return how many clients the registered nodes host, numbered from 0; 0 if that is left open, as by `0::3`."""
-    nodes = registered_nodes(file).values()
-    if any("::" in node.clients for node in nodes):
-        return 0
-    return max((client_numbers(node.clients, MOST_CLIENTS)[-1] + 1 for node in nodes), default=0)
-
-
 class Roster:
     """Queries each new node, and refuses those with another version of fedgbo, another model or others' clients."""
 
     def __init__(self, messenger: Messenger, settings: Settings, options: Options, events: Events) -> None:
         self.clients: dict[int, Host] = {}
-        self._messenger, self._settings, self._options, self._events = messenger, settings, options, events
+        self._messenger, self.settings, self._options, self._events = messenger, settings, options, events
         self._queries: dict[str, SentMessage] = {}  # not yet answered
         self._known: set[int] = set()  # nodes that were queried
         self._offers: dict[int, dict[int, int]] = {}  # clients and samples of each node, in the order of joining
         self._looked = float("-inf")
-        self._registered = registered_nodes(options.nodes)
+        self._registered = self._read_registry()
         self._refused: dict[int, tuple[str, float]] = {}  # reason, and when the node is asked again
         self._duplicates: dict[int, list[int]] = {}  # nodes that offered a client, in the order of joining
 
@@ -84,7 +54,7 @@ class Roster:
             again = {node for node, (_, due) in self._refused.items() if due <= now}
             self.forget((self._known - here) | (again & self._known - self._asked()))
             self._looked = now
-            query = {node: to_content(self._settings) for node in sorted(here - self._known)}
+            query = {node: to_content(self.settings) for node in sorted(here - self._known)}
             sent = self._messenger.send("query", query, self._options.wait) if query else {}
             self._known |= set(sent)
             self._queries |= {message.id: message for message in sent.values()}
@@ -98,21 +68,21 @@ class Roster:
                 before = self._refused.get(message.node)
                 self._refused[message.node] = (str(error), time.monotonic() + AGAIN_SECONDS)
                 if before is None or before[0] != str(error):
-                    self._events("refused", node=message.node, reason=str(error))
+                    self._events("refused", node=self.name(message.node), reason=str(error))
             else:
                 self._refused.pop(message.node, None)
 
     def complete(self) -> bool:
         """Whether all clients are hosted, and all registered nodes take part."""
-        return len(self.clients) >= self._settings.clients and not self._registered.keys() - self._offers.keys()
+        return len(self.clients) >= self.settings.clients and not self._registered.keys() - self._offers.keys()
 
     def report(self) -> str:
         """Record which nodes take part, are missing or were refused, and return that in words."""
-        joined = {self._name(node): sorted(offer) for node, offer in self._offers.items()}
-        refused = {self._name(node): reason for node, (reason, _) in self._refused.items()}
+        joined = {self.name(node): sorted(offer) for node, offer in self._offers.items()}
+        refused = {self.name(node): reason for node, (reason, _) in self._refused.items()}
         absent = {about.name for about in self._registered.values()} - joined.keys() - refused.keys()
-        open_clients = sorted(set(range(self._settings.clients)) - self.clients.keys())
-        twice = {client: [self._name(node) for node in nodes] for client, nodes in self._duplicates.items()}
+        open_clients = sorted(set(range(self.settings.clients)) - self.clients.keys())
+        twice = {client: [self.name(node) for node in nodes] for client, nodes in self._duplicates.items()}
         self._events(
             "nodes", joined=joined, missing=sorted(absent), refused=refused, duplicates=twice, unhosted=open_clients
         )
@@ -120,10 +90,14 @@ class Roster:
         parts[0] += " take part" if self._registered else " nodes take part"
         parts += [f"{name} is missing" for name in sorted(absent)]
         parts += [f"{name} was refused: {reason}" for name, reason in refused.items()]
-        parts += [f"{in_words(open_clients)} of {self._settings.clients} without a node"] if open_clients else []
+        parts += [f"{in_words(open_clients)} of {self.settings.clients} without a node"] if open_clients else []
         return "; ".join(parts)
 
-    def _name(self, node: int) -> str:
+    def _read_registry(self) -> dict[int, Node]:
+        return Registry(Path(self._options.nodes)).by_id() if self._options.nodes else {}
+
+    def name(self, node: int) -> str:
+        """Return the name that a node is registered by."""
         return self._registered[node].name if node in self._registered else f"node {node}"
 
     def _asked(self) -> set[int]:
@@ -159,12 +133,12 @@ class Roster:
 
     def _join(self, node: int, content: RecordDict) -> None:
         """Accept a node, or raise DataError with the reason."""
-        answer, ours = json_in(content, "answer"), self._settings.version
+        answer, ours = json_in(content, "answer"), self.settings.version
         if answer.get("version") != ours:
             raise DataError(f"it has fedgbo {str(answer.get('version'))[:40]}, the server {ours}; install the same")
         if "error" in answer:
             raise DataError(str(answer["error"])[:500])
-        if answer.get("model") != self._settings.model:
+        if answer.get("model") != self.settings.model:
             raise DataError("its model has other parameters (names, shapes or types) than the server's")
         offer = self._offer(answer)
         self._check_registered(node, offer)
@@ -172,20 +146,20 @@ class Roster:
             if client in self.clients:
                 kept = self.clients[client].node
                 self._duplicates.setdefault(client, [kept]).append(node)
-                self._events("duplicate", client=client, node=node, kept=kept)
+                self._events("duplicate", client=client, node=self.name(node), kept=self.name(kept))
         self._offers[node] = offer
         self._assign()
-        self._events("joined", node=node, clients=[c for c in offer if self.clients[c].node == node])
+        self._events("joined", node=self.name(node), clients=[c for c in offer if self.clients[c].node == node])
 
     def _check_registered(self, node: int, offer: Mapping[int, int]) -> None:
         """Raise DataError if a node offers clients that its key is not registered for."""
         if not self._options.nodes:
             return
         if node not in self._registered:
-            self._registered = registered_nodes(self._options.nodes)  # it may have been registered since
+            self._registered = self._read_registry()  # it may have been registered since
         if node not in self._registered:
             raise DataError("its key is not registered; register it with: fedgbo federation register")
-        allowed = client_numbers(self._registered[node].clients, self._settings.clients)
+        allowed = client_numbers(self._registered[node].clients, self.settings.clients)
         if foreign := sorted(offer.keys() - set(allowed)):
             raise DataError(f"it offers {in_words(foreign)}, and its key is registered for {in_words(allowed)}")
 
@@ -195,8 +169,8 @@ class Roster:
         if not isinstance(clients, list) or not isinstance(samples, list) or len(clients) != len(samples):
             raise DataError("it does not say which clients it hosts")
         for client, count in zip(clients, samples, strict=True):
-            if type(client) is not int or not 0 <= client < self._settings.clients:
-                raise DataError(f"it says it hosts a client {str(client)[:40]}, and there are {self._settings.clients}")
+            if type(client) is not int or not 0 <= client < self.settings.clients:
+                raise DataError(f"it says it hosts a client {str(client)[:40]}, and there are {self.settings.clients}")
             if type(count) is not int or not 0 < count <= MAX_SAMPLES:
                 raise DataError(f"it says that client {client} has {str(count)[:40]} samples")
         return dict(zip(clients, samples, strict=True))

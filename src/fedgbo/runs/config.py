@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, permutation, whole
+from fedgbo.core.errors import RunWarning
 from fedgbo.data.federated import hold_out
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.describe import build, describe, label_of
@@ -160,17 +161,17 @@ def read_config(path: Path) -> RunConfig:
 
 
 def load(folder: str | Path, task: Task | None = None) -> Result:
-    """Read a run's folder: its history, configuration, status, and the state in its last checkpoint.
+    """Read a run folder: the history, the configuration, the status, and the state of the last checkpoint.
 
-    A run of the command line rebuilds its task when that is first used, as by `result.model()`. A run that was begun
-    from Python needs `task` for that.
+    For a run of the command line, the task is rebuilt when it is first used, for example by `result.model()`. For a run
+    that was started in Python, pass `task`.
     """
     run = RunFolder.open(Path(folder))
     checkpoint, problems = run.latest()
     if checkpoint is None:
         raise RunFolderError(f"{folder} has no checkpoint yet; wait for the run's first evaluation, or start it anew")
     for problem in problems:
-        warnings.warn(f"{problem}; the checkpoint before it is loaded", stacklevel=2)
+        warnings.warn(f"{problem}; the checkpoint before it is loaded", RunWarning, stacklevel=2)
     result = Result(
         source=partial(_rebuilt, Path(folder)),
         state=checkpoint.state,

@@ -71,36 +71,37 @@ def run(
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
 
-    `local_steps` is K: a number, a list with one for each client, a schedule over rounds, or a function of `round`,
-    `client` or both. `initial_params` is where training starts: a state_dict, a module, a safetensors file, or
-    a flat vector of the trainable parameters in the order of `model.parameters()`. The test set is evaluated
-    every `eval_every` rounds (by default 100 times a run) and at the end. Each callback gets a Progress after every
-    round, and stops the run by progress.stop() or by raising StopRun.
+    `local_steps` is K: a number, a list with one number per client, a schedule over rounds, or a function of `round`,
+    `client` or both. `initial_params` is a state_dict, a module, a safetensors file, or a flat vector of the trainable
+    parameters in the order of `model.parameters()`. The test set is evaluated every `eval_every` rounds (by default 100
+    times per run) and at the end. Each callback receives a Progress after every round. It stops the run with
+    progress.stop() or by raising StopRun.
 
-    With `out`, the run is kept in that folder; `resume=True` goes on with what the folder holds, bit for bit as if it
-    had never stopped. `progress` shows a bar; by default it does where a person watches, in a terminal or a notebook.
-    `config` is what the folder's run.json says of the run, by default a description of the objects.
+    With `out`, the run is stored in that folder. `resume=True` continues the run in the folder, with the same bits as
+    an uninterrupted run. `progress` shows a progress bar; by default it is shown in terminals and notebooks. `config`
+    is the content of the folder's run.json; by default it describes the objects.
 
-    `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
-    depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are on the CPU in any case.
+    `workers` is the number of clients that are trained at the same time, one core each; the default is the number of
+    cores. Results do not depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are always
+    on the CPU.
     `engine="plain"` forces the textbook loop; results agree up to rounding.
 
-    `weights="samples"` weights clients by their numbers of samples, as McMahan et al. do; by default all count the
-    same. `sampler` chooses the cohorts instead of clients_per_round, `transforms` change what clients send, in this
-    order, and `aggregator` combines it in another way than by the mean.
+    `weights="samples"` weights clients by their numbers of samples, as McMahan et al. do; by default all have the same
+    weight. `sampler` chooses the cohorts instead of clients_per_round. `transforms` change uploads, in this order.
+    `aggregator` replaces the mean.
 
-    `metrics` are measured in every round and recorded as Record.drift at each evaluation, as the mean since the last:
-    "cosine" is how far the clients' models are apart, "drift" adds how far their gradients are off those at x_t, at
-    twice the work. Results do not depend on them.
+    `metrics` are measured in every round. Record.drift has their mean since the previous evaluation. "cosine" is the
+    distance between the clients' models; "drift" adds the difference between their gradients and those at x_t, at twice
+    the cost. Results do not depend on metrics.
 
-    Under torchrun each process trains its share of the clients, and all return the same result, bit for bit that of one
-    process. Rank 0 alone writes into `out` and calls the callbacks. Metrics are for one process.
+    Under torchrun, each process trains a share of the clients, and all return the same result as one process, bit for
+    bit. Only rank 0 writes to `out` and calls the callbacks. Metrics need a single process.
 
-    `engine_maker` makes what trains the clients and evaluates, where that is not this machine alone. A checkpoint is
-    saved with each evaluation and, between them, when the last one is `save_seconds` old.
+    `engine_maker` builds the engine that trains and evaluates, for example on other machines. A checkpoint is saved at
+    each evaluation and, in between, when the last one is `save_seconds` old.
 
-    `keep_best=True` keeps the parameters of the best evaluation (`Result.best_params`): by the validation scores where
-    the data have a validation part, else by the test scores.
+    `keep_best=True` keeps the parameters of the best evaluation (`Result.best_params`): by the validation scores if the
+    data have a validation part, else by the test scores.
     """
     if not isinstance(task, Task):
         raise ConfigError(f"task must be a fedgbo.Task such as fedgbo.Task(name, data, model), not {task!r:.60}")

@@ -1,6 +1,7 @@
 """What a run was asked for, checked and complete, and where it begins or goes on."""
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from fedgbo.core import (
     unknown,
 )
 from fedgbo.core.check import check, optimisers_of
+from fedgbo.core.errors import RunWarning
 from fedgbo.costs.trace import Load, load_of
 from fedgbo.engines.engine import Engine, Origin
 from fedgbo.optimisers import OPTIMISERS
@@ -191,7 +193,7 @@ def open_folder(stack: ExitStack, plan: Plan, begin: Start, about: Mapping[str, 
 
 def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start:
     """Return where to go on: the newest checkpoint or, if there is none, the beginning."""
-    checkpoint, _ = folder.latest()
+    checkpoint, problems = folder.latest()
     if checkpoint is None:
         folder.rewind(-1)
         return begin
@@ -205,8 +207,26 @@ def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start
             f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
             "resume it with the settings it was begun with, or choose another folder"
         )
-    history = folder.rewind(checkpoint.ledger.round)
+    done = checkpoint.ledger.round
+    if problems:
+        _warn(f"{'; '.join(problems)}; the run goes on from the older checkpoint of round {done}")
+    if others := folder.moved(done):
+        _warn(f"the run goes on with {', '.join(others)}: its result may differ from that of an uninterrupted run")
+    history = folder.rewind(done)
+    if lost := _lost(folder, done, [record.round for record in history]):
+        rounds = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
+        _warn(f"{folder.path / 'metrics.jsonl'} has lost the evaluations of rounds {rounds}; they are not repeated")
     return Start(checkpoint.state, checkpoint.ledger, history, checkpoint.clients, checkpoint.best)
+
+
+def _lost(folder: RunFolder, done: int, there: Sequence[int]) -> list[int]:
+    """Return the rounds until `done` whose evaluations should be in the folder and are not."""
+    every = folder.config().get("eval_every")
+    return sorted({*range(0, done + 1, every)} - {*there}) if isinstance(every, int) and every > 0 else []
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RunWarning, stacklevel=2)
 
 
 def differ(key: str, ours: Any, theirs: Any) -> bool:

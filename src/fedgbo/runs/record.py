@@ -56,7 +56,7 @@ class Ledger(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """One evaluation: the scores after a number of rounds, and what it cost to get there."""
+    """One evaluation: the scores after a number of rounds, and the costs so far."""
 
     round: int
     loss: float | None  # on the test set; None where there is no test set
@@ -76,9 +76,10 @@ class Record:
 
     @property
     def quality(self) -> tuple[int, float]:
-        """How good the model is, larger being better: by the validation scores where there are any, else by the test's.
+        """The quality of the model (larger is better), by the validation scores if there are any, else by the test
+        scores.
 
-        The primary metric counts or, without one, minus the loss; without either, later is better.
+        This is the primary metric or, without one, the negative loss. Without both, later records are better.
         """
         held_out = self.validation_loss is not None
         metric = self.validation_accuracy if held_out else self.accuracy
@@ -96,7 +97,7 @@ class Record:
 
     @classmethod
     def of_line(cls, line: str) -> "Record":
-        """Undo `line`; keys that a later version may have added are passed over."""
+        """Read a line of JSON. Unknown keys, which a later version may have added, are ignored."""
         read = json.loads(line)
         scores = ("loss", "accuracy", "train_loss", "validation_loss", "validation_accuracy", "simulated_seconds")
         check_numbers(read, whole=WHOLE, other=("seconds",), or_none=(*scores, *FLOPS))

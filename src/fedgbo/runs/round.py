@@ -22,7 +22,7 @@ from fedgbo.runs.steps import LocalSteps, steps_of
 
 
 class Progress(NamedTuple):
-    """How far a run has come; what callbacks get after every round."""
+    """The state of a run after a round, which callbacks receive."""
 
     state: State
     ledger: Ledger
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
     best: State | None = None  # the model of the best evaluation so far, where it is kept
 
     def stop(self) -> NoReturn:
-        """End the callback, and the run after this round: raises StopRun."""
+        """Stop the run after this round, by raising StopRun."""
         raise StopRun(f"stopped by a callback after round {self.ledger.round}")
 
 
