@@ -32,7 +32,7 @@ from fedgbo.runs.ranks import refuse_torchrun
 app = typer.Typer(
     name="fedgbo",
     cls=CleanErrors,
-    help="Federated learning that converges in a fraction of the communication rounds.",
+    help="Train and compare federated learning algorithms on your own model and data.",
     no_args_is_help=True,
     suggest_commands=False,  # click does so already
     pretty_exceptions_enable=False,
@@ -63,7 +63,7 @@ def start(
         bool, Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """Federated learning that converges in a fraction of the communication rounds."""
+    """Train and compare federated learning algorithms on your own model and data."""
     if context.invoked_subcommand == "federation" and os.name == "nt":
         raise ConfigError("fedgbo federation needs Linux or macOS; on Windows, use the Windows Subsystem for Linux")
     if context.invoked_subcommand not in ("run", "resume"):
