@@ -18,9 +18,9 @@ from results_study import STUDIES, draw_study, study_part
 from results_tasks import TASKS, draw, save_with_digest, task_part
 
 from fedgbo.core.errors import FedGBOError
+from fedgbo.core.files import write_atomic
 from fedgbo.experiments.theory.measure import bound_chart
 from fedgbo.reports.load import collect, metrics_csv, read_metrics
-from fedgbo.runs.files import write_atomic
 
 DOCS = Path(__file__).parents[1] / "docs"
 PART = re.compile(r"<!-- begin: ([a-z0-9-]+) -->(\n?).*?<!-- end -->", flags=re.DOTALL)

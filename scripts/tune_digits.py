@@ -18,11 +18,11 @@ by the clients' own models, on the data that their clients hold out.
 import argparse
 from pathlib import Path
 
+from fedgbo.core.files import write_atomic
 from fedgbo.experiments.presets import preset_file, presets
 from fedgbo.experiments.tune.plan import claim_folder, plan_of
 from fedgbo.experiments.tune.study import local_url, outcome_of, winner
 from fedgbo.experiments.tune.worker import search
-from fedgbo.runs.files import write_atomic
 
 ROOT = Path(__file__).parents[1]
 PRESETS_FOLDER = ROOT / "src/fedgbo/experiments/presets"

@@ -84,7 +84,7 @@ def test_only_the_flower_room_and_the_bench_know_flowers_messages():
 
 def test_modules_can_be_imported_on_windows():
     """Modules that Windows does not have are imported inside functions, or where an ImportError is caught."""
-    for path in (path for path in ROOT.rglob("*.py") if path.name != "race.py"):  # fedgbo bench: it needs `resource`
+    for path in ROOT.rglob("*.py"):
         for node in ast.parse(path.read_text()).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []

@@ -56,8 +56,7 @@ from fedgbo.core.schedule import Constant, Exponential, InverseSqrt, Schedule, S
 from fedgbo.data import partition
 from fedgbo.data.federated import FederatedData
 from fedgbo.engines.evaluate import Scores
-from fedgbo.models.norm import group_norm
-from fedgbo.models.places import places
+from fedgbo.models.modules import group_norm, places
 from fedgbo.optimisers import (
     SGD,
     AdaGrad,

@@ -7,9 +7,7 @@ from torch.nn import functional
 
 from fedgbo.costs.flops import ModelCost, forward_macs, gradient_flops, local_update_flops
 from fedgbo.experiments.paper.cost_tables import tasks
-from fedgbo.models.cnn import paper_cnn
-from fedgbo.models.gru import shakespeare_gru
-from fedgbo.models.linear import sent140_linear
+from fedgbo.models.paper import paper_cnn, sent140_linear, shakespeare_gru
 from fedgbo.tasks import TASKS
 
 MODELS = {

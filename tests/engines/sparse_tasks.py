@@ -5,7 +5,7 @@ import numpy as np
 import fedgbo
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.samples import SparseSamples
-from fedgbo.models.linear import SparseLinear
+from fedgbo.models.paper import SparseLinear
 
 FEATURES, CLASSES = 40, 3
 

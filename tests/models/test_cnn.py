@@ -3,7 +3,7 @@ import torch
 
 from fedgbo.core.errors import ConfigError
 from fedgbo.costs.flops import forward_macs
-from fedgbo.models.cnn import digits_cnn, paper_cnn
+from fedgbo.models.paper import digits_cnn, paper_cnn
 
 
 def parameters(model):

@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from fedgbo.costs.flops import forward_macs
-from fedgbo.models.gru import shakespeare_gru
+from fedgbo.models.paper import shakespeare_gru
 
 
 def test_size_and_operations_are_the_papers():

@@ -7,7 +7,7 @@ from torch.nn import functional
 from fedgbo.core.errors import ConfigError
 from fedgbo.costs.flops import forward_macs
 from fedgbo.data.samples import SparseSamples
-from fedgbo.models.linear import SparseLinear, sent140_linear
+from fedgbo.models.paper import SparseLinear, sent140_linear
 
 
 def samples(rows=40, features=5000, seed=0):

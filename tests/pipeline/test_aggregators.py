@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import fedgbo
+from fedgbo.core.pipeline import Upload
 from fedgbo.core.state import State
-from fedgbo.core.upload import Upload
 from fedgbo.native import library
 from fedgbo.pipeline import aggregators
 from fedgbo.pipeline.aggregators import ExactMean, ExactSum, Median, WeightedSum

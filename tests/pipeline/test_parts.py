@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import fedgbo
+from fedgbo.core.pipeline import Mean, Upload
 from fedgbo.core.random import stream
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean, Upload
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
 from tests.conftest import make_task

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import fedgbo
 from fedgbo.cli.main import app
-from fedgbo.runs.history import rows_of
+from fedgbo.runs.result import rows_of
 from tests.conftest import make_task
 
 GBO = fedgbo.FedGBO(fedgbo.SGDm(lr=0.3, beta=0.9))

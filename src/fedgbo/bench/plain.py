@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedgbo.engines.batches import Batches
 from fedgbo.engines.device import CPU
-from fedgbo.models.linear import SparseLinear
+from fedgbo.models.paper import SparseLinear
 from fedgbo.tasks.task import Task
 
 

@@ -1,7 +1,6 @@
 """Contenders, each in a process of its own so that they share no threads, memory or caches; they work in turns."""
 
 import itertools
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,9 +22,8 @@ from fedgbo.engines.select import engine_for
 from fedgbo.optimisers import SGD, SGDm
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
-from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.record import Ledger
-from fedgbo.runs.round import Progress, Rounds
+from fedgbo.runs.round import Accounts, Progress, Rounds
 from fedgbo.tasks import TASKS
 from fedgbo.tasks.task import Task
 
@@ -212,6 +210,8 @@ def _memory() -> tuple[int, int]:
     """Return the peak of resident memory, and the pages of files in it now, in bytes."""
     status = Path("/proc/self/status")
     if not status.exists():  # not Linux
+        import resource  # which Windows does not have
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024), 0
     # getrusage would count what the parent had when it forked
     fields = dict(line.split(":", 1) for line in status.read_text().splitlines())

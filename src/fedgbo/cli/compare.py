@@ -14,6 +14,7 @@ from typer import Argument, Option
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_plan, show_table, stopped_by_ctrl_c
 from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.core.files import write_atomic
 from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.results import Section, summary_table
@@ -21,7 +22,6 @@ from fedgbo.experiments.shelf import group_key
 from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs, load_run
-from fedgbo.runs.files import write_atomic
 
 
 def compare(

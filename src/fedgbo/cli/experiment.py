@@ -1,9 +1,9 @@
-"""`fedgbo experiment`, and `fedgbo paper`: the paper's tables and figures beside the published values."""
+"""`fedgbo experiment`, `fedgbo study`, and `fedgbo paper`: the paper's tables and figures beside the printed values."""
 
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,15 @@ from typer import Argument, Option
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c
 from fedgbo.core import DivergenceError, RunFolderError
+from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
-from fedgbo.experiments.jobs import run_jobs
+from fedgbo.experiments.jobs import Job, run_jobs
 from fedgbo.experiments.paper import TABLES
 from fedgbo.experiments.paper.from_runs import FIGURES, Figure, paper_experiment, table4, table5
 from fedgbo.experiments.results import (
     PlannedRun,
     Results,
+    Section,
     clear,
     heading,
     results,
@@ -32,10 +34,11 @@ from fedgbo.experiments.results import (
     without_accuracy,
 )
 from fedgbo.experiments.shelf import State
+from fedgbo.experiments.study import carry_out, final_groups, kept_runs, read_study, search_table
 from fedgbo.reports.charts import bands, panel_chart
+from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.curves import curve, curves_csv
 from fedgbo.reports.table import FILES, RENDERERS, Table, plain_table
-from fedgbo.runs.files import write_atomic
 
 Overrides = Annotated[
     opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs, which override those of the file.")
@@ -217,3 +220,35 @@ for _name, _figure in FIGURES.items():
 for _measured in (table4, table5):
     _name, _about = _measured.__name__, _measured.__doc__ or ""
     paper.command(_name)(_runs_command(_name, _about, partial(_show_results, _measured)))
+
+
+def study(
+    file: Annotated[Path, Argument(metavar="FILE.toml", help="The contenders and their grids; see docs/study.md.")],
+    to: Annotated[Path, opt.Out(help="The folder of all runs.")] = Path("runs/study"),
+    keep: Annotated[
+        Path | None, Option(help="The CSV file that keeps the runs that ended. \\[default: FILE.csv]")
+    ] = None,
+    jobs: opt.Jobs = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print what is done so far; run nothing.")] = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Compare algorithms at equal effort: search each one's settings on held-out data, then run the best ones.
+
+    Stop it at any time and repeat the command: runs in the CSV file are not repeated, the others resume.
+    """
+    asked, kept, workers = read_study(file), keep or file.with_suffix(".csv"), opt.worker_count(jobs)
+
+    def run_all(todo: Sequence[Job]) -> Mapping[int, str]:
+        with many_runs(list(todo), quiet) as tell:
+            return run_jobs(todo, workers, tell)
+
+    if not dry_run:
+        with stopped_by_ctrl_c("repeat the command to resume"):
+            carry_out(asked, to, kept, run_all)
+    runs = kept_runs(kept)
+    show_table(search_table(asked, runs))
+    if groups := final_groups(asked, runs):
+        section = Section(asked.title, tuple(groups))
+        show_table(summary_table([section], "study", "The chosen settings on the test set"))
+        for line in conclusion(summarise(groups)):
+            out.print(escape(line))

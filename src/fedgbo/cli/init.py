@@ -8,7 +8,7 @@ from typer import Argument
 
 from fedgbo.cli.console import out
 from fedgbo.core import RunFolderError
-from fedgbo.runs.files import write_atomic
+from fedgbo.core.files import write_atomic
 
 TASK = '''"""The task: data of several clients, and the model that they train together."""
 

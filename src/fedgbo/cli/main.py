@@ -17,13 +17,11 @@ from fedgbo.cli.bench import bench
 from fedgbo.cli.compare import compare
 from fedgbo.cli.console import CleanErrors, Hangup, exit_code
 from fedgbo.cli.doctor import doctor
-from fedgbo.cli.experiment import experiment, paper
-from fedgbo.cli.export import export
+from fedgbo.cli.experiment import experiment, paper, study
 from fedgbo.cli.init import init
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.report import report, watch
-from fedgbo.cli.run import resume, run
-from fedgbo.cli.study import study
+from fedgbo.cli.run import export, resume, run
 from fedgbo.cli.tune import tune
 from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.engines.torchrun.join import under_torchrun

@@ -18,13 +18,13 @@ from typer import Argument, Option
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
 from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.core.files import write_atomic
 from fedgbo.reports.label_skew import labels_of
 from fedgbo.reports.load import collect
 from fedgbo.reports.report_files import build_page, write_figures
 from fedgbo.reports.run_progress import Follower, View
 from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tensorboard import write_events
-from fedgbo.runs.files import write_atomic
 
 ALL = ("run", "task", "algorithm", "seed", "round", "accuracy", "best", "s/round", "ends", "status")
 NAME_WIDTH = 30  # of a run's name without --wide; longer names are wrapped

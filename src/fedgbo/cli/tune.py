@@ -19,10 +19,10 @@ from typer import Argument, Option
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, save_chart_if_possible, stopped_by_ctrl_c
 from fedgbo.core import ConfigError, MissingExtraError, unknown
+from fedgbo.core.files import write_atomic
 from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, claim_folder, plan_of
 from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
 from fedgbo.reports.table import quantity
-from fedgbo.runs.files import write_atomic
 
 if TYPE_CHECKING:
     import optuna

@@ -19,11 +19,10 @@ from fedgbo.core.errors import (
 )
 from fedgbo.core.objective import TERMS, GradientRule, MaxEntropy, Proximal, SharpnessAware, Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
-from fedgbo.core.pipeline import Aggregator, Sampler, Transform, Workload
+from fedgbo.core.pipeline import Aggregator, Mean, Sampler, Transform, Upload, Workload
 from fedgbo.core.random import Rows, check_seed, name_of, permutation, stream, torch_seed
 from fedgbo.core.schedule import SCHEDULES, Constant, Exponential, InverseSqrt, Number, Schedule, Step, at_round
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean, Upload
 
 __all__ = [
     "SCHEDULES", "TERMS", "AffineOptimiser", "AffineStep", "Aggregator", "Client", "ConfigError", "Constant",

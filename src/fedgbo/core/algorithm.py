@@ -11,8 +11,8 @@ from fedgbo.core.client import Client
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.objective import Term
 from fedgbo.core.optimiser import Optimiser, Stats
+from fedgbo.core.pipeline import Mean
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean
 
 
 @dataclass(frozen=True)

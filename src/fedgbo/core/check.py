@@ -10,10 +10,10 @@ from torch import Tensor
 from fedgbo.core.algorithm import FederatedAlgorithm, Part
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
+from fedgbo.core.pipeline import Mean
 from fedgbo.core.quadratic import LENGTH, QuadraticClient
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean
 
 TOLERANCE = 1e-8  # of the numbers that are compared, in float64
 STEPS = (1, 2, 5)  # K of the clients

@@ -1,13 +1,38 @@
-"""The parts of a round between clients and server: who takes part, what happens to uploads, how they are combined."""
+"""The parts of a round between clients and server: who takes part, what clients upload, how uploads are combined."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from fedgbo.core.state import State
-from fedgbo.core.upload import Mean, Upload
+
+
+@dataclass(frozen=True, eq=False)
+class Upload:
+    """The upload of one client in one round. Only `state` and `samples` come from the algorithm."""
+
+    client: int
+    state: State  # the model as the difference x_t - y_K, and statistics
+    steps: int  # K
+    samples: int  # n, the client's training samples
+    loss: float  # mean training loss over the client's minibatches
+    nbytes: int  # that travel; a transform that compresses sets it
+    gradients: int = 0  # sample gradients that the client computed
+    operations: float | None = 0.0  # other operations per parameter in this round; None: not counted
+
+
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """The combined uploads of a round, the number of clients that took part, and the number of all clients."""
+
+    params: Tensor  # (P,), of the differences x_t - y_K
+    stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,), or (1,) for one number
+    clients: int = 1  # whose uploads were combined
+    population: int = 1  # N, all clients of the task
+    buffers: Tensor | None = None  # (B,), of the differences that training made to the model's buffers
 
 
 def _one(client: int, other: int) -> int:

@@ -22,7 +22,7 @@ from uuid import uuid4
 import numpy as np
 
 from fedgbo.core import DataError, FolderBusyError, RunFolderError
-from fedgbo.core.locks import lock
+from fedgbo.core.files import lock
 
 MAGIC = b"fedgbo2\n"
 FILE = "packed.bin"

@@ -11,7 +11,7 @@ from fedgbo.core import AffineStep, Proximal, Term
 from fedgbo.data.samples import SparseSamples
 from fedgbo.engines.client import SimulatedClient
 from fedgbo.engines.flat import FlatModel
-from fedgbo.models.linear import SparseLinear
+from fedgbo.models.paper import SparseLinear
 from fedgbo.native import TYPES, addresses, library
 from fedgbo.tasks.task import Task
 

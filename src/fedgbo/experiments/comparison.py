@@ -19,9 +19,8 @@ from fedgbo.reports.sections import Line, distinct, settings_of, slug, unique
 from fedgbo.reports.table import Table, plain_table
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.describe import describe
-from fedgbo.runs.history import rows_of, table_frame
 from fedgbo.runs.loop import run
-from fedgbo.runs.result import Result
+from fedgbo.runs.result import Result, rows_of, table_frame
 from fedgbo.tasks.task import Task
 
 Named = FederatedAlgorithm | str  # an object, or as on the command line: "fedgbo:sgdm lr=0.1 beta=0.9"

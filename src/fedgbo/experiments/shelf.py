@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from fedgbo.core import RunFolderError
+from fedgbo.core.files import write_atomic
 from fedgbo.reports.load import RunData, load_run
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.files import write_atomic
 from fedgbo.runs.folder import RunFolder, contents
 
 State = Literal["finished", "diverged", "begun", "missing", "damaged"]

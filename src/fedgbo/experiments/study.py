@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, make_experiment
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.request import explain, read_toml
@@ -25,7 +26,6 @@ from fedgbo.reports.sections import differing, settings_of
 from fedgbo.reports.table import Cell
 from fedgbo.reports.table import Table as ResultTable
 from fedgbo.runs.config import RunConfig, Table
-from fedgbo.runs.files import write_atomic
 
 Runs = Mapping[str, RunData]  # that ended, by identity
 RunAll = Callable[[Sequence[Job]], Mapping[int, str]]  # run these; return by number why some did not finish

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core import ConfigError, FederationError
+from fedgbo.core.files import write_atomic
 from fedgbo.federation.credentials import private_folder
-from fedgbo.runs.files import write_atomic
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 KNOWN = ("run", "app", "started-by", "started-at")  # what is shown of the run for which an app is sent

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core import FederationError, RunFolderError
+from fedgbo.core.files import write_atomic
 from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower, write_secret
 from fedgbo.federation.network import EVERYWHERE, LOOPBACK, Address, answers, check_free, free_ports
 from fedgbo.federation.processes import LAUNCH, Process, Service, Tail, flower_environment, stop
-from fedgbo.runs.files import write_atomic
 
 READY_SECONDS = 120.0  # about 6 on an idle machine
 

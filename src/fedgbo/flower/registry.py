@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.core.files import write_atomic
 from fedgbo.runs.client_numbers import client_numbers, in_words
-from fedgbo.runs.files import write_atomic
 
 FILE = "nodes.json"
 PRIVATE_FILE = 0o600

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from fedgbo import __version__
 from fedgbo.core import ConfigError, FederatedAlgorithm, at_round, unknown, whole
+from fedgbo.core.files import write_atomic
 from fedgbo.engines.device import cores
 from fedgbo.engines.engine import Engine
 from fedgbo.engines.select import engine_for
@@ -30,7 +31,6 @@ from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, read_config
 from fedgbo.runs.describe import describe, find
-from fedgbo.runs.files import write_atomic
 from fedgbo.runs.loop import run
 from fedgbo.runs.plan import Plan
 from fedgbo.runs.result import Result

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedgbo.core import RunFolderError
+from fedgbo.core.files import write_atomic
 from fedgbo.reports.charts import altair, colours, embedded, extra, live_chart, save_chart
 from fedgbo.reports.comparison import (
     baseline_of,
@@ -36,7 +37,6 @@ from fedgbo.reports.load import RunProblem, flatten
 from fedgbo.reports.palette import Palette
 from fedgbo.reports.sections import Section, differing, shared_settings
 from fedgbo.reports.table import Cell, Table, latex, markdown, numbers_csv
-from fedgbo.runs.files import write_atomic
 from fedgbo.runs.folder import RunFolder
 
 MACHINE = ("platform", "cpu", "kernel")  # of the versions in run.json, those that tell about the machine

@@ -9,9 +9,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedgbo.core.files import write_atomic
 from fedgbo.reports.curves import COSTS, ROUNDS, SCORES, drift_of
 from fedgbo.reports.sections import Section, slug, unique
-from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import Record
 
 LARGEST = 3.4e38  # of a float32, in which TensorBoard stores numbers

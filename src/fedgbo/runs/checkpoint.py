@@ -17,7 +17,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fedgbo.core import RunFolderError, State
-from fedgbo.runs.files import write_atomic
+from fedgbo.core.files import write_atomic
 from fedgbo.runs.record import FLOPS, WHOLE, Ledger, check_numbers
 
 FORMAT = 1

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core import FolderBusyError, RunFolderError
-from fedgbo.core.locks import lock
+from fedgbo.core.files import lock, write_atomic
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.environment import changes, machine, versions
-from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import Record
 
 FORMAT = 1

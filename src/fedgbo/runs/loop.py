@@ -23,7 +23,6 @@ from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.pipeline import Pipeline
-from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.bar import shown
 from fedgbo.runs.callbacks import Callback, check_callbacks
 from fedgbo.runs.describe import describe, label_of
@@ -32,7 +31,7 @@ from fedgbo.runs.plan import SAVE_SECONDS, Plan, Start, check_metrics, described
 from fedgbo.runs.record import Record
 from fedgbo.runs.recorder import Recorder, client_memory
 from fedgbo.runs.result import Result
-from fedgbo.runs.round import Progress, Rounds
+from fedgbo.runs.round import Accounts, Progress, Rounds
 from fedgbo.runs.steps import LocalSteps, check_local_steps, listed, plain_steps
 from fedgbo.runs.warm_start import Initial, starting_from
 from fedgbo.tasks.task import Task

@@ -14,8 +14,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from fedgbo.core import RunFolderError, Stats
+from fedgbo.core.files import write_atomic
 from fedgbo.runs.checkpoint import digest
-from fedgbo.runs.files import write_atomic
 
 KEY = "fedgbo"
 

@@ -1,24 +1,26 @@
 """What a run gives back, and `fedgbo.load` reads from its folder."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from fedgbo.algorithms import FedAvg
-from fedgbo.core import ConfigError, RunFolderError, State
+from fedgbo.core import ConfigError, RunFolderError, State, optional, unknown
+from fedgbo.core.files import write_atomic
+from fedgbo.data.tree import map_tensors
 from fedgbo.engines.engine import Origin
 from fedgbo.engines.plain import PlainEngine
 from fedgbo.optimisers import SGD
 from fedgbo.runs.describe import label_of
-from fedgbo.runs.files import write_atomic
-from fedgbo.runs.history import chart_of, frame_of
-from fedgbo.runs.onnx import to_onnx
 from fedgbo.runs.record import Record
 from fedgbo.tasks.task import Task
 
@@ -180,3 +182,77 @@ def _left_out(name: str) -> Task:
     raise ConfigError(
         f"this result was pickled, which leaves out its task {name!r}; add it with result.with_task(task)"
     )
+
+
+def to_onnx(model: nn.Module, inputs: Any) -> bytes:
+    """Return a model in evaluation mode as ONNX; `inputs` is a batch, of whose first dimension the file has any size.
+
+    A tuple's or list's parts are positional arguments, a mapping's entries keyword arguments, as in training.
+    """
+    optional("onnxscript", "onnx", "an ONNX file needs onnx and onnxscript")
+    arguments = () if isinstance(inputs, Mapping) else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    named = dict(inputs) if isinstance(inputs, Mapping) else {}
+    any_size = map_tensors(_any_batch, named if named else arguments)
+    quiet = logging.getLogger("torch.onnx"), logging.getLogger("onnxscript")
+    levels = [log.level for log in quiet]
+    try:
+        for log in quiet:
+            log.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program: Any = torch.onnx.export(
+                model, arguments, kwargs=named, dynamo=True, dynamic_shapes=any_size, verbose=False
+            )
+    except Exception as error:  # whatever torch raises for a model that ONNX cannot express
+        raise ConfigError(f"torch cannot write this model as ONNX: {str(error).splitlines()[0]}") from error
+    finally:
+        for log, level in zip(quiet, levels, strict=True):
+            log.setLevel(level)
+    return bytes(program.model_proto.SerializeToString())
+
+
+def _any_batch(x: Tensor) -> Any:
+    return {0: torch.export.Dim.DYNAMIC} if x.ndim else {}
+
+
+SIZE = (480, 300)  # width and height of a chart
+
+
+def rows_of(history: Iterable[Record]) -> list[dict[str, Any]]:
+    """Return a flat row for each evaluation; each measure of drift has a column, such as drift.cosine."""
+    rows = []
+    for record in history:
+        row = asdict(record)
+        drift = row.pop("drift") or {}
+        rows.append(row | {f"drift.{name}": value for name, value in drift.items()})
+    return rows
+
+
+def frame_of(history: Iterable[Record]) -> Any:
+    """Return a DataFrame with a row for each evaluation."""
+    return table_frame(rows_of(history))
+
+
+def table_frame(rows: Sequence[dict[str, Any]]) -> Any:
+    """Return rows as a DataFrame, with a column for every name that occurs."""
+    pandas = optional("pandas", "frames", "frame() needs pandas")
+    return pandas.DataFrame(rows)
+
+
+def chart_of(history: Sequence[Record], x: str, y: str | None, title: str) -> Any:
+    """Return a chart of one number of the records against another."""
+    alt = optional("altair", "charts", "plot() needs altair")
+    rows = rows_of(history)
+    if not rows:
+        raise ConfigError("there is no evaluation to plot yet")
+    numbers = {name for row in rows for name, value in row.items() if isinstance(value, int | float)}
+    y = y or next((name for name in ("accuracy", "loss", "validation_accuracy") if name in numbers), "train_loss")
+    for name in (x, y):
+        if name not in numbers:
+            raise ConfigError(unknown("number of a record", name, numbers))
+    points = [{"x": row[x], "y": row[y]} for row in rows if row.get(x) is not None and row.get(y) is not None]
+    shown = {"format": "%"} if y.endswith("accuracy") else {}
+    across = alt.X("x:Q", title=x, axis=alt.Axis(tickMinStep=1) if x == "round" else alt.Axis())
+    up = alt.Y("y:Q", title=y, axis=alt.Axis(**shown), scale=alt.Scale(zero=False))
+    line = alt.Chart(alt.Data(values=points)).mark_line(point=True).encode(x=across, y=up)
+    return line.properties(title=title, width=SIZE[0], height=SIZE[1])

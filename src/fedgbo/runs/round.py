@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, Part, State, StopRun, at_round
+from fedgbo.costs.flops import ModelCost
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Engine, Gathered, Round
 from fedgbo.engines.generators import Generators
 from fedgbo.pipeline import Pipeline
-from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.memory import ClientMemory
 from fedgbo.runs.record import Ledger, Record
 from fedgbo.runs.steps import LocalSteps, steps_of
@@ -36,6 +36,47 @@ class Progress(NamedTuple):
     def stop(self) -> NoReturn:
         """Stop the run after this round, by raising StopRun."""
         raise StopRun(f"stopped by a callback after round {self.ledger.round}")
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """What one sample and one parameter of a model cost."""
+
+    params: int  # |x|
+    cost: ModelCost
+
+    @classmethod
+    def of(cls, engine: Engine) -> "Accounts":
+        """Count on a copy of the engine's model."""
+        return cls(
+            engine.model.params.numel(), ModelCost.of(engine.model.original, engine.model.loss_of, *engine.sample)
+        )
+
+    def booked(self, ledger: Ledger, gathered: Gathered, seconds: float) -> Ledger:
+        """Return the ledger with one more round, which took so many seconds."""
+        macs, counted = self.cost.macs, self.cost.gradient_flops
+        return ledger.with_drift(gathered.drift)._replace(
+            round=ledger.round + 1,
+            download_bytes=ledger.download_bytes + gathered.download_bytes,
+            upload_bytes=ledger.upload_bytes + gathered.upload_bytes,
+            flops=self._added(ledger.flops, gathered, None if macs is None else 3 * macs),
+            counted_flops=self._added(ledger.counted_flops, gathered, counted),
+            seconds=ledger.seconds + seconds,
+            loss_sum=ledger.loss_sum + gathered.loss,
+            loss_rounds=ledger.loss_rounds + 1,
+        )
+
+    def _added(self, total: float | None, gathered: Gathered, per_gradient: float | None) -> float | None:
+        """Add N of Appendix B: gradients of one sample each, and the updates of all parameters."""
+        if total is None or per_gradient is None or gathered.operations is None:
+            return None
+        return total + gathered.gradients * per_gradient + gathered.operations * self.params
+
+    def note(self, ledger: Ledger) -> str | None:
+        """Say why FLOPs are missing, where they are."""
+        if ledger.flops is not None:
+            return None
+        return self.cost.note or "FLOPs could not be counted for this algorithm"
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from fedgbo.core import ConfigError
 from fedgbo.data.images import image_data
 from fedgbo.data.store import open_packed
 from fedgbo.data.synthetic_images import synthetic_photos
-from fedgbo.models.cnn import paper_cnn
+from fedgbo.models.paper import paper_cnn
 from fedgbo.tasks.task import Task
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

@@ -13,7 +13,7 @@ import torch
 from fedgbo.core import stream
 from fedgbo.data.federated import FederatedData, hold_out
 from fedgbo.data.partition import dirichlet
-from fedgbo.models.cnn import digits_cnn
+from fedgbo.models.paper import digits_cnn
 from fedgbo.tasks.task import Task
 
 CLIENTS = 50

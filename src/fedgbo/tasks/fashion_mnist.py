@@ -8,7 +8,7 @@ from torch import nn
 from fedgbo.data.images import split_image_data
 from fedgbo.data.partition import Split
 from fedgbo.data.store import open_packed
-from fedgbo.models.cnn import paper_cnn
+from fedgbo.models.paper import paper_cnn
 from fedgbo.tasks.task import Task
 
 CLIENTS_PER_ROUND = 10

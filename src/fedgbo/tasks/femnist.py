@@ -11,7 +11,7 @@ from fedgbo.core import whole
 from fedgbo.data.images import image_data
 from fedgbo.data.store import open_packed
 from fedgbo.data.synthetic_images import synthetic_glyphs
-from fedgbo.models.cnn import paper_cnn
+from fedgbo.models.paper import paper_cnn
 from fedgbo.tasks.task import Task
 
 CLIENTS_PER_ROUND = 30

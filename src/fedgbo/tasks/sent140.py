@@ -8,7 +8,7 @@ from fedgbo.core import DataError
 from fedgbo.data.sent140 import FEATURES, sparse_data
 from fedgbo.data.store import Array, open_packed
 from fedgbo.data.synthetic_text import synthetic_tweets
-from fedgbo.models.linear import sent140_linear
+from fedgbo.models.paper import sent140_linear
 from fedgbo.tasks.task import Task
 
 CLIENTS_PER_ROUND = 22

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedgbo.data.shakespeare import window_data
 from fedgbo.data.store import Array, open_packed
 from fedgbo.data.synthetic_text import MEAN, synthetic_text
-from fedgbo.models.gru import shakespeare_gru
+from fedgbo.models.paper import shakespeare_gru
 from fedgbo.tasks.task import Task
 
 CLIENTS_PER_ROUND = 7

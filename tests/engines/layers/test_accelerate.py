@@ -8,8 +8,8 @@ from torch.nn import functional
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.layers import accelerate
 from fedgbo.engines.layers.conv import FastConv2d
-from fedgbo.engines.layers.gru import FastGRU
-from fedgbo.models.cnn import digits_cnn
+from fedgbo.engines.layers.recurrent import FastGRU
+from fedgbo.models.paper import digits_cnn
 from tests.engines.layers.compare import assert_same_bits, assert_same_function
 
 

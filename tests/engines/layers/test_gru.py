@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedgbo.engines.layers import accelerate
-from fedgbo.engines.layers.gru import FastGRU, NativeLoops
+from fedgbo.engines.layers.recurrent import FastGRU, NativeLoops
 from fedgbo.native import library
 from tests.engines.layers.compare import TOLERANCE, assert_same_bits, assert_same_function, relative, run
 

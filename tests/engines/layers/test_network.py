@@ -10,7 +10,7 @@ from fedgbo.core.objective import MaxEntropy, Proximal, Term
 from fedgbo.core.optimiser import AffineStep
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.layers.network import network_for
-from fedgbo.models.cnn import digits_cnn, paper_cnn
+from fedgbo.models.paper import digits_cnn, paper_cnn
 from fedgbo.native import library, step_in_place
 from tests.engines.layers.compare import TOLERANCE, relative
 

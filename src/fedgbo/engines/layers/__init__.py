@@ -8,10 +8,8 @@ from torch import nn
 
 from fedgbo.engines.layers.attention import FastAttention
 from fedgbo.engines.layers.conv import FastConv2d, FastMaxPool2d
-from fedgbo.engines.layers.gru import FastGRU
-from fedgbo.engines.layers.lstm import FastLSTM
 from fedgbo.engines.layers.network import is_changed
-from fedgbo.engines.layers.recurrent import supports
+from fedgbo.engines.layers.recurrent import FastGRU, FastLSTM, supports
 
 FASTER: dict[type[nn.Module], tuple[type[nn.Module], Callable[..., bool]]] = {
     nn.Conv2d: (FastConv2d, FastConv2d.supports),

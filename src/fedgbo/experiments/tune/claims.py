@@ -19,7 +19,7 @@ import optuna
 from optuna.exceptions import OptunaError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from fedgbo.core.locks import lock
+from fedgbo.core.files import lock
 from fedgbo.experiments.tune.plan import Plan
 
 BEAT_SECONDS = 15.0
