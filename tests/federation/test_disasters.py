@@ -81,7 +81,7 @@ class Machines(Site):
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory, task_file):
-    place = Machines(tmp_path_factory.mktemp("machines"), f"{task_file}:small")
+    place = Machines(tmp_path_factory.mktemp("machines"), f"{task_file}:everyone")
     yield place
     place.end()
     for disk in place.disks.values():
