@@ -27,6 +27,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -90,6 +91,9 @@ def run_supernode(arguments: Sequence[str]) -> None:
 def run_superexec(arguments: Sequence[str]) -> None:
     """Run Flower's SuperExec with forks."""
     apps = None if arguments[0] == "-" else Path(arguments[0])
+    host, _, port = arguments[arguments.index("--runtime-api-address") + 1].rpartition(":")
+    while socket.socket().connect_ex((host, int(port))) != 0:  # quietly: the node's log is read for lost connections
+        time.sleep(0.1)
     _replace("flwr.supercore.superexec.run_superexec", get_executor=lambda *args, **more: ForkExecutor(apps))
     _command("flwr.supercore.cli", "flower_superexec", ["flower-superexec", *arguments[1:]])
 
