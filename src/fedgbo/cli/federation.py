@@ -75,7 +75,7 @@ def up(
     flags = _flags(task, algorithm, optimiser, preset, rounds, seed)
     if resume is None:
         config = opt.requested_run(items, flags, quiet)
-        path = to or opt.new_folder("federation", config.task["name"], config.label)
+        path = to or opt.new_folder("federation", config.task["name"], config.label, claim=False)
         folder = prepare(path, config, 3 if nodes is None else nodes, options_of(option))
     else:
         if items or option or any(flag is not None for flag in (*flags.values(), nodes, to)):
