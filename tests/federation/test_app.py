@@ -8,6 +8,7 @@ from fedgbo.cli.federation import options_of
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.experiments.request import read_request
 from fedgbo.federation.app_folder import OPTIONS, to_toml, write_app
+from fedgbo.federation.local import prepare
 from fedgbo.flower.options import Options
 
 
@@ -27,6 +28,13 @@ def test_an_app_for_a_task_of_ours(tmp_path):
     assert again == config.complete()
     for name in ("task.py", "client_app.py", "server_app.py"):
         compile((tmp_path / "app" / name).read_text(), name, "exec")
+
+
+@pytest.mark.parametrize(("nodes", "options", "wait"), [(2, {}, 120.0), (20, {}, 200.0), (20, {"wait": 5.0}, 5.0)])
+def test_a_local_federation_of_many_nodes_waits_longer_for_them(tmp_path, nodes, options, wait):
+    folder = prepare(tmp_path / "fed", request(task="digits", algorithm="fedavg"), nodes, options)
+    about = tomllib.loads((folder.app / "pyproject.toml").read_text())
+    assert about["tool"]["flwr"]["app"]["config"]["wait"] == wait
 
 
 def test_flower_takes_the_app(tmp_path):

@@ -5,6 +5,7 @@ import shlex
 import signal
 import sqlite3
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -81,7 +82,7 @@ class Machines(Site):
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory, task_file):
-    place = Machines(tmp_path_factory.mktemp("machines"), f"{task_file}:small")
+    place = Machines(tmp_path_factory.mktemp("machines"), f"{task_file}:everyone")
     yield place
     place.end()
     for disk in place.disks.values():
@@ -144,7 +145,7 @@ def test_every_disk_is_full_for_a_while(machines):
     machines.disks["a"].free()
     in_round(4, run, out)
     machines.disks["server"].fill()
-    wait_for(lambda: "internal error" in machines.said.read_text() or run.poll() is not None, 200)
+    time.sleep(8.0)  # nothing can be said of it: the proxy's log is on that disk
     machines.disks["server"].free()
     in_round(6, run, out)
     machines.disks["runs"].fill()

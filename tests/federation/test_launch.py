@@ -77,6 +77,17 @@ def test_an_idle_fork_ends(forks, monkeypatch):
     assert len(forks.done()) == 1
 
 
+def test_a_fork_that_is_stuck_is_replaced_when_the_next_task_comes(forks, monkeypatch):
+    monkeypatch.setattr(launch, "STUCK_SECONDS", 0.2)
+    forks.slow.touch()
+    forks.launch(task("flwr-clientapp"))
+    wait_for(lambda: forks.done(), 10)
+    forks.slow.unlink()
+    forks.launch(task("flwr-clientapp"))
+    wait_for(lambda: forks.reconcile() or len(forks.done()) == 2, 10)
+    assert len(set(forks.done())) == 2
+
+
 def test_forks_that_ended_are_reaped(forks):
     forks.launch(task())
     (fork,) = forks._forks

@@ -13,14 +13,22 @@ from fedgbo.cli import federation_runs as server_runs
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out
 from fedgbo.cli.federation_runs import Check, FederationOptions, options_of
-from fedgbo.cli.federation_view import follow_run, printable, quoted, resumable, show_digests, show_result
+from fedgbo.cli.federation_view import (
+    follow_run,
+    printable,
+    quoted,
+    resumable,
+    show_digests,
+    show_result,
+    stopped_on_error,
+)
 from fedgbo.core import ConfigError
 from fedgbo.experiments.request import requested_config
 from fedgbo.federation.app_folder import SETTINGS, write_app
 from fedgbo.federation.control import bundle
 from fedgbo.federation.credentials import make_certificates, make_node
 from fedgbo.federation.local import LocalFolder, prepare, running, start_run
-from fedgbo.federation.monitor import EventFile, stopped_on_error
+from fedgbo.federation.monitor import EventFile
 from fedgbo.runs.describe import find, parameters
 
 app = typer.Typer(
@@ -67,7 +75,7 @@ def up(
     flags = _flags(task, algorithm, optimiser, preset, rounds, seed)
     if resume is None:
         config = opt.requested_run(items, flags, quiet)
-        path = to or opt.new_folder("federation", config.task["name"], config.label)
+        path = to or opt.new_folder("federation", config.task["name"], config.label, claim=False)
         folder = prepare(path, config, 3 if nodes is None else nodes, options_of(option))
     else:
         if items or option or any(flag is not None for flag in (*flags.values(), nodes, to)):

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,15 +12,15 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, out, print_json
-from fedgbo.cli.federation_view import follow_run, printable, quoted, resumable, show_result
+from fedgbo.cli.console import Hangup, err, exit_code, out, print_json, say
+from fedgbo.cli.federation_view import follow_run, printable, quoted, resumable, show_result, stopped_on_error
 from fedgbo.core import ConfigError, unknown
 from fedgbo.experiments.request import requested_config
 from fedgbo.federation.app_folder import OPTIONS, SETTINGS
 from fedgbo.federation.control import Control, control
 from fedgbo.federation.credentials import read_public_key
 from fedgbo.federation.local import overrides
-from fedgbo.federation.monitor import EventFile, stopped_on_error
+from fedgbo.federation.monitor import EventFile
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.registry import Registry, fingerprint
 from fedgbo.runs.folder import RunFolder
@@ -116,12 +117,17 @@ def run(
         started = to_server.start(app.absolute(), overrides(place, settings, folder, options_of(option)))
         if not quiet:
             err.print(f"the app's hash, which nodes are asked to allow: {started.app_sha256}")
+        attach_it = f"follow it with: fedgbo federation attach {quoted(place.path)} {quoted(Path(folder.name))}"
         if detach:
             out.print(printable(folder))
-            err.print(f"follow it with: fedgbo federation attach {quoted(place.path)} {quoted(Path(folder.name))}")
+            err.print(attach_it)
             return
-        with stopped_on_error(to_server, started.number):
-            follow_run(to_server, started.number, events, quiet)
+        try:
+            with stopped_on_error(to_server, started.number):
+                follow_run(to_server, started.number, events, quiet)
+        except Hangup as gone:
+            say(f"the terminal was closed; the run goes on; {attach_it}")
+            sys.exit(exit_code(gone))
     show_result(folder, check)
 
 

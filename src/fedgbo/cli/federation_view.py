@@ -4,13 +4,13 @@ import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from fedgbo.cli.console import err, out, print_json
+from fedgbo.cli.console import Hangup, err, exit_code, out, print_json, say
 from fedgbo.core import FederationError
 from fedgbo.federation.control import Control
 from fedgbo.federation.local import Running
@@ -113,13 +113,26 @@ def follow_run(
 
 
 @contextmanager
+def stopped_on_error(to_server: Control, number: int) -> Iterator[None]:
+    """Stop the run after Ctrl-C, SIGTERM and errors of the federation; it goes on if only the terminal is gone."""
+    try:
+        yield
+    except Hangup:
+        raise
+    except (KeyboardInterrupt, FederationError):
+        with suppress(FederationError):
+            to_server.stop(number)
+        raise
+
+
+@contextmanager
 def resumable(again: Callable[[], str], logs: Callable[[], list[str]]) -> Iterator[None]:
     """After a failure or Ctrl-C, print the command that resumes the run; after a failure also where the logs are."""
     try:
         yield
-    except KeyboardInterrupt:
-        err.print(f"stopped; resume with: {printable(again())}")
-        sys.exit(130)
+    except KeyboardInterrupt as stopped:
+        say(f"stopped; resume with: {printable(again())}")
+        sys.exit(exit_code(stopped))
     except FederationError as error:
         raise FederationError("\n".join([str(error), *logs(), f"resume with: {again()}"])) from error
 

@@ -10,7 +10,8 @@ command of that name, with Flower's options, after a change for which Flower has
 superlink   asks for the content of the file SECRET, as a bearer token, on the Control API. Flower's open edition lets
             everybody use that API, who then runs code on the server and on all nodes. Besides, an internal error, such
             as a full disk, is answered with 503, which all of Flower's processes retry. A 500 ends them.
-supernode   ends when its loop ends. In Flower the process stays, without asking for work.
+supernode   ends when its loop ends. In Flower the process stays, without asking for work. During a run it asks for work
+            every second, and looks for its app's reply ten times a second. Flower's takes three seconds and half a one.
 superexec   forks for each app, and gives the fork one task after another, so that a node loads its data and builds its
             model once for a run. Flower starts a process for each message, which loads torch, Flower and fedgbo for
             about three seconds, and has the task's token on its command line, where every user of the machine can read
@@ -26,6 +27,7 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -34,6 +36,7 @@ from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("flwr")
 CLIENT = "flwr-clientapp"
 COMMANDS = {"flwr-serverapp": "flwr.superlink.cli", CLIENT: "flwr.supernode.cli"}  # that tasks need
+RUN_SECONDS = 60.0  # after its last work, in which a node expects more
+STUCK_SECONDS = 10.0  # for the end of a task when the next one has come
 IDLE_SECONDS = 600.0  # after which the process of a node's app ends, and frees its memory
 _PR_SET_NAME = 15
 
@@ -71,6 +76,15 @@ def run_superlink(arguments: Sequence[str]) -> None:
 
 def run_supernode(arguments: Sequence[str]) -> None:
     """Run Flower's SuperNode until its loop ends."""
+    worked = float("-inf")
+
+    def sleep(seconds: float) -> None:
+        nonlocal worked
+        if seconds < 1.0:  # it waits for its app's reply
+            worked = time.monotonic()
+        time.sleep(min(seconds, 0.1 if seconds < 1.0 else 1.0 if time.monotonic() - worked < RUN_SECONDS else seconds))
+
+    _replace("flwr.supernode.start_client_internal", time=SimpleNamespace(sleep=sleep))
     _command("flwr.supernode.cli", "flower_supernode", ["flower-supernode", *arguments])
 
 
@@ -81,6 +95,9 @@ def run_superexec(arguments: Sequence[str]) -> None:
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
     apps = None if arguments[0] == "-" else Path(arguments[0])
+    host, _, port = arguments[arguments.index("--runtime-api-address") + 1].rpartition(":")
+    while socket.socket().connect_ex((host, int(port))) != 0:  # quietly: the node's log is read for lost connections
+        time.sleep(0.1)
     _replace("flwr.supercore.superexec.run_superexec", get_executor=lambda *args, **more: ForkExecutor(apps))
     _command("flwr.supercore.cli", "flower_superexec", ["flower-superexec", *arguments[1:]])
 
@@ -130,23 +147,33 @@ class Fork:
     channel: Connection  # tasks go in, and a word comes back for each that is done
     tasks: list[Any] = field(default_factory=list)  # not done yet
     idle: float = field(default_factory=time.monotonic)  # since when there are none
+    blocks: float = float("inf")  # since when it does a task while another one waits
 
     def give(self, spec: Any) -> None:
         """Send it a task."""
         words = [self.command, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
         words += ["--insecure"] if spec.insecure else ["--root-certificates", str(spec.root_certificates_path)]
         self.channel.send(words)
+        self.make_room()
         self.tasks.append(spec)
 
+    def make_room(self) -> None:
+        """Note that another task has come, so that the node is done with the last one, or has given it up."""
+        self.blocks = min(self.blocks, time.monotonic()) if self.tasks else float("inf")
+
     def hear(self) -> None:
-        """Note the tasks that are done; let the process end after a long time without any."""
+        """Note the tasks that are done; end the process after a long time without any, or at one that was given up."""
         with suppress(OSError, EOFError):  # closed
             while self.channel.poll():
                 self.channel.recv()
                 self.tasks.pop(0)
-                self.idle = time.monotonic()
+                self.idle, self.blocks = time.monotonic(), float("inf")
             if not self.tasks and time.monotonic() - self.idle > IDLE_SECONDS:
                 self.channel.close()
+            if time.monotonic() - self.blocks > STUCK_SECONDS:
+                self.blocks = float("inf")
+                LOG.error("an app's process waits for work that the server took back; it is started again")
+                os.kill(self.pid, signal.SIGTERM)
 
 
 class _TaskDone(BaseException):
@@ -196,7 +223,9 @@ class ForkExecutor:
         for one in self._forks if str(spec.task_type) == CLIENT else ():
             if one.command == CLIENT and one.app == spec.fab_hash and not one.channel.closed:
                 fork = one
-            elif one.command == CLIENT and not one.tasks:
+            elif one.command == CLIENT and one.tasks:
+                one.make_room()
+            elif one.command == CLIENT:
                 one.channel.close()
         try:
             (fork or self._fork(spec)).give(spec)

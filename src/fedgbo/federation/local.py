@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core import ConfigError, FederationError, RunFolderError, whole
-from fedgbo.federation.app_folder import SETTINGS, check_new, write_app
+from fedgbo.federation.app_folder import OPTIONS, SETTINGS, check_new, write_app
 from fedgbo.federation.control import Control, control
 from fedgbo.federation.credentials import (
     NodeFolder,
@@ -33,7 +33,8 @@ from fedgbo.federation.supernode import ConfigValue, start_node, wait_joined
 from fedgbo.flower.registry import Registry
 from fedgbo.runs.config import RunConfig
 
-MOST_NODES = 64  # on one machine: each is several processes
+MOST_NODES = 64  # on one machine: each is several processes, which need about 380 MB together
+NODE_SECONDS = 10.0  # in which each node is ready for a run, when all share a few cores
 
 
 class LocalFolder:
@@ -86,7 +87,8 @@ def prepare(path: Path, config: RunConfig, nodes: int, options: Mapping[str, Any
     folder = LocalFolder(path.absolute())
     check_new(folder.path, f"resume it (--resume {path}), or choose another folder")
     private_folder(folder.path)
-    write_app(folder.app, config, options, link=True)
+    patient = {"wait": max(OPTIONS["wait"], NODE_SECONDS * nodes)}
+    write_app(folder.app, config, {**patient, **options}, link=True)
     make_certificates(folder.server.path)
     for number in range(nodes):
         make_node(folder.path / f"node-{number}")

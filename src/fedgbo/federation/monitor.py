@@ -5,7 +5,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,17 +147,6 @@ def follow(
     if status.outcome == "completed":  # without a digest if the run's folder is on another file system
         return Ending(True, "", heard.digest)
     return Ending(False, heard.stopped or status.details or status.outcome or "it ended early", heard.digest)
-
-
-@contextmanager
-def stopped_on_error(control: Control, run: int) -> Iterator[None]:
-    """Stop the run after Ctrl-C, SIGTERM and errors of the federation; it goes on if only the terminal is gone."""
-    try:
-        yield
-    except (KeyboardInterrupt, FederationError):
-        with suppress(FederationError):
-            control.stop(run)
-        raise
 
 
 def digest_of(run: Path) -> str:
