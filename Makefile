@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 NATIVE := src/fedgbo/native/built/portable.so
 JOBS ?= 2
 
-.PHONY: setup demo test lint types unit format presets results clean
+.PHONY: setup demo test lint types unit docs dist format presets results clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -26,7 +26,7 @@ $(NATIVE): $(wildcard src/fedgbo/native/*.[ch]) | $(STAMP)  # after a change; th
 demo: setup  ## FedGBO against its seven rivals on real digits: a table and a picture
 	$(BIN)/fedgbo compare all --task digits --seeds 3 --eval-every 5
 
-test: lint types unit  ## all checks
+test: lint types unit docs  ## all checks
 
 lint: setup
 	$(BIN)/ruff check .
@@ -37,6 +37,14 @@ types: setup
 
 unit: setup
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup --quiet
+
+docs: setup  ## the documentation site into site/; runs the notebooks and checks all links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: setup  ## the sdist and the wheel into dist/, and a check of their contents
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python scripts/check_dist.py
 
 format: setup  ## format the code
 	$(BIN)/ruff check --fix .
@@ -49,4 +57,4 @@ results: setup  ## docs/results.md from docs/results; with RUNS=FOLDER, these ru
 	$(BIN)/python scripts/results.py $(RUNS)
 
 clean:  ## remove .venv and caches; runs/ stays
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis site dist

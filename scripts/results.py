@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from results_digits import digits_parts
+from results_study import STUDIES, draw_study, study_part
 from results_tasks import TASKS, draw, task_part
 
 from fedgbo.core.errors import FedGBOError
@@ -66,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parts[name] = task_part(name, runs)
             if runs:
                 draw(name, runs, file, given.docs / "images")
+        for name in STUDIES:
+            parts[f"study-{name}"] = study_part(name, folder)
+            draw_study(name, folder, given.docs / "images")
         write_atomic(page, fill(page.read_text(encoding="utf-8"), parts).encode())
     except FedGBOError as error:
         raise SystemExit(str(error)) from error

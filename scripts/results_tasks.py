@@ -70,11 +70,11 @@ def task_part(name: str, runs: Sequence[RunData]) -> str:
     parts = [markdown(_runs_table(section)).strip()]
     parts += [f"![test accuracy against rounds](images/{name}.svg)"] if found else []
     for one in found:
-        parts += [markdown(_table(name, one)).strip(), *map(_wrapped, conclusion(summarise(one.groups)))]
-    parts += [_wrapped(_said_by_paper(name))]
+        parts += [markdown(_table(name, one)).strip(), *map(wrapped, conclusion(summarise(one.groups)))]
+    parts += [wrapped(_said_by_paper(name))]
     if TASKS[name] and found:
-        parts[-1] = _wrapped(f"{_said_by_paper(name)} {_passed(name, found)}")
-    return "\n\n".join([*parts, _wrapped(REMARK)])
+        parts[-1] = wrapped(f"{_said_by_paper(name)} {_passed(name, found)}")
+    return "\n\n".join([*parts, wrapped(REMARK)])
 
 
 def draw(name: str, runs: Sequence[RunData], file: Path, folder: Path) -> None:
@@ -190,5 +190,6 @@ def _end(run: RunData) -> int:
     return run.records[-1].round
 
 
-def _wrapped(text: str) -> str:
+def wrapped(text: str) -> str:
+    """Break a paragraph into lines."""
     return fill(text, 120, break_long_words=False, break_on_hyphens=False)

@@ -34,6 +34,7 @@ ALGORITHMS = {
     "fedcm": fedgbo.FedCM(SGD, alpha=0.2),
     "feddyn": fedgbo.FedDyn(SGD, alpha=0.1),
     "fedgbo": fedgbo.FedGBO(ADAM),
+    "fedlin": fedgbo.FedLin(SGD),
     "fedmax": fedgbo.FedMAX(SGD, beta=1.0),
     "fednova": fedgbo.FedNova(SGD),
     "fedper": fedgbo.FedPer(SGD, PART),

@@ -29,7 +29,19 @@ MAY_IMPORT = {
     "bench": {*PARTS, "engines", "runs"},
     "flower": {"core", "pipeline", "costs", "data", "tasks", "engines", "runs", "experiments"},
     "federation": {"core", "runs", "flower"},
-    "cli": {"core", "bench", "data", "federation", "tasks", "engines", "runs", "costs", "experiments", "reports"},
+    "cli": {
+        "core",
+        "bench",
+        "data",
+        "flower",
+        "federation",
+        "tasks",
+        "engines",
+        "runs",
+        "costs",
+        "experiments",
+        "reports",
+    },
 }
 
 

@@ -138,6 +138,14 @@ def mime(x, size, beta=0.7):
     return x
 
 
+def fedlin(x, size):
+    for t in range(ROUNDS):
+        s = cohort_of(t, size)
+        g = mean([grad(x, i) for i in s])
+        x = mean([sgd(x, i, gradient=lambda y, i: grad(y, i) - grad(x, i) + g, lr=LR / K[i]) for i in s])
+    return x
+
+
 def server_optimiser(x, size, rule, server_lr=0.5, b1=0.8, b2=0.9, eps=0.1):
     m, v = np.zeros(P), np.ones(P)
     for t in range(ROUNDS):
@@ -175,21 +183,21 @@ def fedper(x, size, head_steps=None):
 
 
 def ditto(x, size, lam=0.6):
-    own = {}
+    own = dict.fromkeys(range(N), x)
     for t in range(ROUNDS):
         s = cohort_of(t, size)
         for i in s:
-            own[i] = sgd(own.get(i, x), i, gradient=lambda v, i: grad(v, i) + lam * (v - x))
+            own[i] = sgd(own[i], i, gradient=lambda v, i: grad(v, i) + lam * (v - x))
         x = mean([sgd(x, i) for i in s])
     return x, own
 
 
 def apfl(x, size, alpha=0.3):
-    own = {}
+    own = dict.fromkeys(range(N), x)
     for t in range(ROUNDS):
         ws = []
         for i in cohort_of(t, size):
-            w, v = x, own.get(i, x)
+            w, v = x, own[i]
             for _ in range(K[i]):
                 mixed = alpha * v + (1 - alpha) * w
                 w, v = w - LR * grad(w, i), v - LR * alpha * grad(mixed, i)

@@ -28,6 +28,7 @@ ALGORITHMS = {
     "fedper": (fedgbo.FedPer(SGD, HEAD), family.fedper, {}),
     "fedbn": (fedgbo.FedBN(SGD, HEAD), family.fedper, {}),
     "fedrep": (fedgbo.FedRep(SGD, HEAD, head_steps=2), family.fedper, {"head_steps": 2}),
+    "fedlin": (fedgbo.FedLin(SGD), family.fedlin, {}),
     "ditto": (fedgbo.Ditto(SGD, lam=0.6), family.ditto, {}),
     "apfl": (fedgbo.APFL(SGD, alpha=0.3), family.apfl, {}),
 }

@@ -42,6 +42,25 @@ def test_mofedsam_is_fedgbo_with_sgdm_and_the_rule():
     assert not torch.allclose(params(fedgbo.FedSAM(SGD, 0.3)), params(fedgbo.FedAvg(SGD)), rtol=1e-4)
 
 
+@settings(max_examples=2, deadline=None)
+@given(lr=st.floats(0.01, 0.5), steps=st.integers(1, 4))
+def test_limits_of_the_papers(lr, steps):
+    """Without a perturbation, a fairness exponent or unequal K, these are FedAvg and FedCM; and full Mime with full
+    batches and one local step is the centralised optimiser, which FedGBO is there too.
+    """
+    rate = fedgbo.SGD(lr)
+    fedavg = params(fedgbo.FedAvg(rate), local_steps=steps)
+    same(params(fedgbo.FedSAM(rate, rho=0.0), local_steps=steps), fedavg)
+    same(params(fedgbo.QFedAvg(rate, q=0.0), local_steps=steps), fedavg)
+    same(params(fedgbo.FedNova(rate), local_steps=steps), fedavg)
+    fedcm = params(fedgbo.FedCM(rate, alpha=0.3), local_steps=steps)
+    same(params(fedgbo.MoFedSAM(rate, alpha=0.3, rho=0.0), local_steps=steps), fedcm)
+    everyone, momentum = make_task(clients=4, dtype=torch.float64), fedgbo.SGDm(lr, 0.8)
+    mime = params(fedgbo.Mime(momentum), everyone, local_steps=1)
+    same(mime, params(fedgbo.FedGBO(momentum), everyone, local_steps=1))
+    same(mime, params(fedgbo.Mimelite(momentum), everyone, local_steps=1))
+
+
 def test_the_rule_keeps_the_inverse_exact():
     rule = [fedgbo.SharpnessAware(0.3), fedgbo.Proximal(0.2)]
     adam = fedgbo.Adam(0.1, 0.9)

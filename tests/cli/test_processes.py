@@ -44,10 +44,30 @@ def test_one_job_or_two_give_the_same_bits(command, my_file, tmp_path):
     assert len(tables[1][1]) == 4
 
 
-@pytest.mark.parametrize("settings", [["--beta", 0.9], ["--algorithm", "scaffold"]], ids=["fedgbo", "scaffold"])
+BASE = 'base={name="fedgbo", optimiser={name="sgdm", lr=0.1, beta=0.9}}'
+CLOCK = [
+    "sampler.name=asynchronous",
+    "sampler.concurrency=2",
+    "sampler.buffer=2",
+    "sampler.period=20",
+    "sampler.trace=TRACE",
+]
+TRACE = "client,seconds_per_sample,bandwidth,on,off\n" + "".join(
+    f"{i},{0.01 + 0.02 * i},{500 * (i + 1)},{i},{i + 10}\n" for i in range(10)
+)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [["--lr", 0.1, "--beta", 0.9], ["--lr", 0.1, "--algorithm", "scaffold"], ["--algorithm", "fedbuff", BASE, *CLOCK]],
+    ids=["fedgbo", "scaffold", "virtual clock"],
+)
 def test_killed_at_a_random_moment_and_resumed(command, my_file, tmp_path, settings):
-    args = ["run", "--task", f"{my_file}:small", "--lr", 0.1, *settings, "--rounds", 60, "--eval-every", 5]
+    (tmp_path / "trace.csv").write_text(TRACE)
+    settings = [str(part).replace("TRACE", str(tmp_path / "trace.csv")) for part in settings]
+    args = ["run", "--task", f"{my_file}:small", *settings, "--rounds", 60, "--eval-every", 5]
     whole = json.loads(command(*args, "--json", "--out", tmp_path / "whole").stdout)
+    assert ("simulated_seconds" in whole) == ("fedbuff" in settings)
     for attempt in range(2):
         out = tmp_path / f"killed{attempt}"
         process = start(*args, "--out", out, cwd=tmp_path)

@@ -1,12 +1,15 @@
 """The commands, in this process and as real ones."""
 
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from fedgbo.cli.federation_nodes import node_settings
@@ -232,6 +235,20 @@ def test_arguments_may_stand_in_a_file(tmp_path, monkeypatch):
     assert "other.crt is not the certificate" in call("join", "--settings", file, "--ca", "other.crt").stderr
     file.write_text('folder = "nowhere"\nhots = "0.0.0.0"\n')
     assert "unknown key 'hots' (known: folder, host, port)" in call("serve", "--settings", file).stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("server", "/srv/fedgbo/server lacks ca.crt"), ("node", "/srv/fedgbo/ca.crt is not the cert")]
+)
+def test_units_and_compose_file_start_commands_that_exist(kind, said):
+    """Each command reads its settings, and stops for the lack of certificates."""
     deploy = Path(__file__).parents[2] / "deploy"
-    assert "/srv/fedgbo/server lacks ca.crt" in call("serve", "--settings", deploy / "server.toml").stderr
-    assert "/srv/fedgbo/ca.crt is not the certificate" in call("join", "--settings", deploy / "node.toml").stderr
+    unit = (deploy / f"fedgbo-{kind}.service").read_text()
+    (command,) = re.findall(r"ExecStart=/srv/fedgbo/venv/bin/fedgbo federation (.*)", unit)
+    service = yaml.safe_load((deploy / "compose.yaml").read_text())["services"][kind]
+    assert service["command"] == shlex.split(command)
+    mounted = {one.split(":")[1] for one in service["volumes"]}
+    settings = tomllib.loads((deploy / f"{kind}.toml").read_text())
+    paths = [settings.get(key) for key in ("folder", "node", "ca")] + [settings.get("config", {}).get("data")]
+    assert {*filter(None, paths), f"/srv/fedgbo/{kind}.toml"} <= mounted
+    assert said in call(*(word.replace("/srv/fedgbo", str(deploy)) for word in service["command"])).stderr

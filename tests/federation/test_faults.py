@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgbo.cli.federation_view import EventView
+from fedgbo.cli.federation_view import sentence
 from fedgbo.federation.local import LocalFolder, prepare, running
 from fedgbo.federation.monitor import digest_of
 from fedgbo.federation.processes import process_tree
@@ -48,7 +48,7 @@ def test_one_killed_one_lying_one_dawdling(task_file, tmp_path):
     assert "NaN" in told["rejected", 1]
     assert "no reply within 25 s" in told["dropped", 2]
     assert [event["took_part"] for event in events if event.kind == "done_round"] == [[0], [0]]
-    lines = " ".join(filter(None, map(EventView(2, live.names).line, events)))
+    lines = " ".join(filter(None, map(sentence, events)))
     for client, name in ((1, "node-1"), (2, "node-2"), (3, "node-3")):
         assert f"client {client} ({name})" in lines
     assert len(marks) > 8
@@ -91,6 +91,7 @@ def test_superlink_and_server_killed_and_resumed_as_printed(task_file, tmp_path)
     assert first.returncode == 7, err
     assert "the SuperLink is gone" in err
     assert str(folder.server.log) in err
+    assert str(folder.server.app_log) in err
     assert not any(mark.alive for mark in marks)
     assert rounds_done(folder) < 3
 

@@ -18,9 +18,9 @@ from fedgbo.federation.credentials import NodeFolder
 from fedgbo.federation.monitor import digest_of
 from fedgbo.federation.network import free_ports
 from fedgbo.federation.processes import process_tree
-from fedgbo.federation.registry import Registry
 from fedgbo.federation.signatures import sign
 from fedgbo.federation.superlink import ServerFolder
+from fedgbo.flower.registry import Registry
 from tests.cli.test_processes import wait_for
 from tests.federation.attacks import reply_of
 

@@ -11,8 +11,10 @@ from flwr.proto.message_pb2 import ObjectTree
 
 from fedgbo.federation.credentials import make_node, read_public_key
 from fedgbo.federation.proxy import Limits, Proxy
-from fedgbo.federation.registry import Registry
 from fedgbo.federation.signatures import HELLO, TIME, sign
+from fedgbo.federation.superlink import ServerFolder
+from fedgbo.flower.messenger import Events
+from fedgbo.flower.registry import Registry
 from tests.federation.attacks import reply_of
 
 PUSH = "/v1/fleet/push-messages"
@@ -172,10 +174,30 @@ def test_health_and_metrics(door):
     assert door.call("/health", method="GET", headers={}).json() == {"status": "ok"}
     assert door.call("/metrics", method="GET").status_code == 403
     text = door.call("/metrics", method="GET", headers={}, client=("127.0.0.1", 1)).text
-    assert 'fedgbo_received_bytes_total{node="hospital-a"} 5\n' in text
+    assert '# TYPE fedgbo_received_bytes_total counter\nfedgbo_received_bytes_total{node="hospital-a"} 5\n' in text
     assert 'fedgbo_sent_bytes_total{node="hospital-a"} 6\n' in text
     assert "fedgbo_refusals_total" in text
-    assert "fedgbo_registered_nodes 1\n" in text
+    assert "# TYPE fedgbo_registered_nodes gauge\nfedgbo_registered_nodes 1\n" in text
+    assert "fedgbo_connected_nodes 1\n" in text
+
+
+def test_metrics_count_the_rounds_of_runs_and_what_went_wrong_in_them(door, tmp_path):
+    def scraped():
+        text = door.call("/metrics", method="GET", headers={}, client=("127.0.0.1", 1)).text
+        return [line for line in text.splitlines() if "run=" in line]
+
+    (tmp_path / "hearts").mkdir()
+    ServerFolder(tmp_path).audit("start", run=1, options={"run-folder": str(tmp_path / "hearts")})
+    assert scraped() == []  # it has no events yet
+    events = Events()
+    events.folder = tmp_path / "hearts"
+    for number in (1, 2):
+        events("done_round", round=number)
+    events("rejected", round=2, client=0, node="hospital-a", reason="params has a NaN")
+    rejected = 'fedgbo_rejected_updates_total{run="hearts",node="hospital-a"} 1'
+    assert scraped() == [rejected, 'fedgbo_rounds_total{run="hearts"} 2']
+    events("done_round", round=3)
+    assert scraped() == [rejected, 'fedgbo_rounds_total{run="hearts"} 3']
 
 
 def test_a_node_that_was_removed_is_refused_at_once(door, tmp_path):

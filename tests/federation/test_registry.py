@@ -6,7 +6,7 @@ import pytest
 
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.federation.apps import AppNotAllowed, Apps
-from fedgbo.federation.registry import Registry
+from fedgbo.flower.registry import Registry
 from fedgbo.runs.client_numbers import client_numbers
 
 
@@ -19,7 +19,7 @@ def test_nodes_are_remembered_with_their_clients(tmp_path):
         "hospital-a": "0-4",
         "hospital-b": "5",
     }
-    assert registry.names() == {7: "hospital-a", 8: "hospital-b"}
+    assert {number: node.name for number, node in registry.by_id().items()} == {7: "hospital-a", 8: "hospital-b"}
     assert registry.path.stat().st_mode & 0o777 == 0o600
     registry.check_new("hospital-a", b"key a", "0-3")  # fewer clients than before
     registry.remove("hospital-b")

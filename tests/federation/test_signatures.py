@@ -116,7 +116,7 @@ class Runs:
 
 def test_a_run_that_never_starts_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "PENDING_SECONDS", 0.1)
-    with pytest.raises(FederationError, match=r"did not start the app within 0 s; its superlink\.log says more"):
+    with pytest.raises(FederationError, match=r"did not start the app within 0 s; its apps\.log says more"):
         follow(Runs("pending", tmp_path), 1, EventFile(tmp_path), lambda event: None)
 
 
@@ -129,9 +129,12 @@ def test_an_app_that_died_is_noticed_by_the_folder_that_it_let_go(tmp_path, monk
 
 
 def test_a_run_is_named_by_its_folder(tmp_path):
-    assert _chosen(Runs("running", tmp_path / "hearts"), "hearts") == (1, tmp_path / "hearts")
-    assert _chosen(Runs("running", tmp_path / "hearts"), None) == (1, tmp_path / "hearts")
-    with pytest.raises(ConfigError, match=r"no run lungs goes on; name one that does \(running: hearts\)"):
+    assert _chosen(Runs("running", tmp_path / "hearts"), "hearts")["run"] == 1
+    assert _chosen(Runs("running", tmp_path / "hearts"), None)["run"] == 1
+    with pytest.raises(ConfigError, match=r"no run lungs goes on; name one \(running: hearts\)"):
         _chosen(Runs("running", tmp_path / "hearts"), "lungs")
-    with pytest.raises(ConfigError, match=r"0 runs go on; name one that does \(running: none\)"):
+    with pytest.raises(ConfigError, match=r"0 runs go on; name one \(running: none\)"):
         _chosen(Runs("finished", tmp_path / "hearts"), None)
+    assert _chosen(Runs("finished", tmp_path / "hearts"), None, ended=True)["run"] == 1
+    with pytest.raises(ConfigError, match=r"no run lungs is known; name one \(running: none\)"):
+        _chosen(Runs("finished", tmp_path / "hearts"), "lungs", ended=True)

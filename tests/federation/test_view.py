@@ -2,7 +2,7 @@
 
 import json
 
-from fedgbo.cli.federation_view import EventView
+from fedgbo.cli.federation_view import sentence
 from fedgbo.federation.monitor import Event, EventFile
 
 
@@ -20,21 +20,22 @@ def test_events_are_read_once_and_whole(tmp_path):
 
 
 def said(kind, **content):
-    return EventView(5, {7: "hospital-a"}).line(Event(kind, content))
+    return sentence(Event(kind, content))
 
 
 def test_every_event_has_its_sentence():
-    assert said("joined", node=7, clients=[0, 3]) == "hospital-a hosts clients 0, 3"
+    assert said("joined", node="hospital-a", clients=[0, 3]) == "hospital-a hosts clients 0, 3"
     assert said("round", round=2, attempt=1, clients=[4]).startswith("round 2, attempt 2")
-    rejected = said("rejected", round=2, client=4, node=7, reason="model has a NaN")
+    rejected = said("rejected", round=2, client=4, node="hospital-a", reason="model has a NaN")
     assert "client 4 (hospital-a) rejected" in rejected
     assert rejected.endswith("in round 2: model has a NaN")
     assert "too late" in said("late", round=2, client=4)
     assert "1 usable updates, 3 needed" in said("abandoned", round=2, attempt=0, valid=1, needed=3)
-    assert "node 8 is refused" in said("refused", node=8, reason="it has fedgbo 0.0")
+    assert "node 8 is refused" in said("refused", node="node 8", reason="it has fedgbo 0.0")
     done = said(
-        "done_round", round=2, took_part=[1, 2], sent_bytes=2048, received_bytes=1024, ledger_down=2000, ledger_up=1000,
-        seconds={"waiting": 3.0, "sending": 0.5, "server": 0.01}, accuracy=0.5, loss=1.0,
+        "done_round", round=2, of=5, took_part=[1, 2], sent_bytes=2048, received_bytes=1024,
+        ledger_down=2000, ledger_up=1000, seconds={"waiting": 3.0, "sending": 0.5, "server": 0.01},
+        accuracy=0.5, loss=1.0,
     )  # fmt: skip
     assert done == (
         "round 2 of 5 done, accuracy 50.0%, 2 clients took part, 2.00 KiB sent and 1.00 KiB received "
@@ -44,7 +45,7 @@ def test_every_event_has_its_sentence():
 
 
 def test_what_comes_from_outside_cannot_paint_the_terminal():
-    line = said("refused", node=8, reason="[bold]\x1b[31mhello\nworld")
+    line = said("refused", node="node 8", reason="[bold]\x1b[31mhello\nworld")
     assert "\x1b" not in line
     assert "\n" not in line
     assert r"\[bold]" in line
@@ -55,4 +56,4 @@ def test_events_as_json_lines_are_what_the_view_reads(tmp_path):
         json.dumps({"kind": "waiting", "nodes": 1, "clients": 2, "wanted": 6}) + "\n"
     )
     (event,) = EventFile(tmp_path).new()
-    assert EventView(5).line(event) == "waiting for nodes: 1 so far, with 2 of 6 clients"
+    assert sentence(event) == "waiting for nodes: 1 so far, with 2 of 6 clients"

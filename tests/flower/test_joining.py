@@ -8,9 +8,9 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message
 
 import fedgbo
-from fedgbo.core.errors import ConfigError, FederationError
+from fedgbo.core.errors import FederationError, RunFolderError
 from fedgbo.flower import client_app
-from fedgbo.flower.roster import registered_clients
+from fedgbo.flower.registry import Registry
 from fedgbo.flower.wire import KEY
 from tests.flower.federations import QUICK, SOME_NODES, events, everyone, federate, nodes, simulate, told
 from tests.flower.grids import LocalGrid
@@ -54,7 +54,7 @@ def test_a_client_that_two_nodes_host_is_the_first_ones(tmp_path):
     result = federate(everyone, grid=LocalGrid(homes), out=tmp_path / "run")
     assert told(result) == told(simulate(everyone))
     (twice,) = events(tmp_path / "run", "duplicate")
-    assert (twice["client"], twice["node"], twice["kept"]) == (0, 4, 1)
+    assert (twice["client"], twice["node"], twice["kept"]) == (0, "node 4", "node 1")
     assert [event["clients"] for event in events(tmp_path / "run", "joined")] == [[0, 3], [1, 4], [2, 5], []]
 
 
@@ -104,7 +104,7 @@ def introduced(**more):
 def test_a_node_that_does_not_fit_is_refused_at_join(more, reason, tmp_path):
     federate(everyone, grid=introduced(**more), rounds=1, options=SOME_NODES, out=tmp_path / "run")
     (refused,) = events(tmp_path / "run", "refused")
-    assert refused["node"] == 1
+    assert refused["node"] == "node 1"
     assert reason in refused["reason"]
     assert events(tmp_path / "run", "done_round")[0]["took_part"] == [1, 2, 3, 4, 5]
 
@@ -139,10 +139,9 @@ def test_a_node_loads_no_file_that_the_server_names(tmp_path):
 
 def registered(tmp_path, *clients):
     """Options with a file of registered nodes, hospital-1 with Flower's id 1 and so on, for these clients."""
-    file = tmp_path / "nodes.json"
-    nodes = {f"hospital-{number}": {"id": number, "clients": own} for number, own in enumerate(clients, start=1)}
-    file.write_text(json.dumps(nodes))
-    return dataclasses.replace(QUICK, nodes=str(file))
+    for number, own in enumerate(clients, start=1):
+        Registry(tmp_path).add(f"hospital-{number}", number, b"key", own)
+    return dataclasses.replace(QUICK, nodes=str(tmp_path))
 
 
 def test_keys_are_bound_to_clients(tmp_path):
@@ -172,13 +171,13 @@ def test_a_node_whose_key_is_not_registered(tmp_path):
     homes = [(client_app(everyone), {"clients": "0-5"}), (client_app(everyone), {"clients": "0"})]
     federate(everyone, grid=LocalGrid(homes), options=options, out=tmp_path / "run")
     assert "its key is not registered" in events(tmp_path / "run", "refused")[0]["reason"]
-    assert registered_clients(str(tmp_path / "nodes.json")) == 6
+    assert Registry(tmp_path).clients() == 6
 
 
 def test_a_damaged_list_of_nodes(tmp_path):
     (tmp_path / "nodes.json").write_text("[1]")
-    with pytest.raises(ConfigError, match="cannot be read as a list of registered nodes; register nodes with"):
-        federate(everyone, options=dataclasses.replace(QUICK, nodes=str(tmp_path / "nodes.json")))
+    with pytest.raises(RunFolderError, match=r"nodes\.json is damaged: .*; restore it, or remove it and register"):
+        federate(everyone, options=dataclasses.replace(QUICK, nodes=str(tmp_path)))
 
 
 def test_a_node_that_was_refused_is_asked_again(tmp_path, monkeypatch):

@@ -5,12 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array
+from flwr.app import Array, Context, RecordDict
+from typer.testing import CliRunner
 
 import fedgbo
+from fedgbo.cli.main import app
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Round
 from fedgbo.engines.select import local_engine
+from fedgbo.flower import server_app
+from fedgbo.flower.registry import Registry
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
 from tests.conftest import make_task
@@ -50,7 +54,7 @@ P = sum(parameter.numel() for parameter in everyone().model().parameters())
 def test_an_update_that_is_not_sound_is_rejected_by_name_and_the_round_goes_on(change, reason, tmp_path):
     result = federate(everyone, grid=meddled(change), rounds=1, out=tmp_path / "run")
     (rejected,) = events(tmp_path / "run", "rejected")
-    assert (rejected["round"], rejected["client"], rejected["node"]) == (1, 0, 1)
+    assert (rejected["round"], rejected["client"], rejected["node"]) == (1, 0, "node 1")
     assert reason.replace("\\", "") in rejected["reason"]
     (done,) = events(tmp_path / "run", "done_round")
     assert done["took_part"] == [1, 2, 3, 4, 5]
@@ -170,3 +174,44 @@ def test_two_clients_are_compared_with_earlier_rounds(tmp_path):
 def trained_by(reply, node, since):
     """Whether it is node 1's reply to a training message, in the round `since` or later."""
     return node == 1 and reply.metadata.message_type.startswith("train") and int(reply.metadata.group_id) >= since
+
+
+def alike():
+    """Seven hospitals whose patients are alike: the sign of a sum of features, which a linear model learns."""
+    rng = np.random.default_rng(0)
+
+    def draw(n):
+        x = rng.normal(size=(n, 5)).astype(np.float32)
+        return x, (x.sum(1) > 0).astype(np.int64)
+
+    data = fedgbo.FederatedData.from_clients(train=[draw(40) for _ in range(7)], test=draw(400))
+    return fedgbo.Task("alike", data, lambda: torch.nn.Linear(5, 2), batch_size=8)
+
+
+def test_a_registered_sign_flipper_does_little_harm_to_a_median_and_a_trimmed_mean(tmp_path):
+    """The flipped updates are five times as long as honest ones: within the bounds on norms."""
+
+    def accuracy(name, factor, *settings):
+        words = ["--task", f"{__file__}:alike", "--algorithm", "fedgbo", "--optimiser", "sgdm", "--rounds", "6"]
+        words += ["lr=0.5", "beta=0.9", "local_steps=5", *settings]
+        made = CliRunner().invoke(app, ["federation", "new", str(tmp_path / f"{name}-app"), *words])
+        assert made.exit_code == 0, made.stderr
+
+        def meddle(reply, node):
+            trained = node == 1 and reply.metadata.message_type.startswith("train")
+            return scaled(factor)(reply) if trained else reply
+
+        for number in range(1, 8):
+            Registry(tmp_path).add(f"hospital-{number}", number, b"key", str(number - 1))
+        options = {"settings": str(tmp_path / f"{name}-app" / "settings.toml"), "nodes": str(tmp_path), "poll": 0.01}
+        context = Context(1, 1, {}, RecordDict(), {"run-folder": str(tmp_path / name), **options})
+        server_app(alike)(LocalGrid(nodes(alike, 7), meddle), context)
+        assert not events(tmp_path / name, "rejected")
+        return events(tmp_path / name, "done_round")[-1]["accuracy"]
+
+    honest, harmed = accuracy("honest", 1), accuracy("harmed", -5)
+    assert honest > 0.9
+    assert harmed < honest - 0.2
+    for aggregator in ("median", "trimmedmean"):
+        assert accuracy(aggregator, -5, f"aggregator={aggregator}") > honest - 0.03
+    assert accuracy("own share", -5, 'aggregator={ name = "trimmedmean", share = 0.3 }') > honest - 0.03

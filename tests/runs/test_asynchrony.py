@@ -28,23 +28,18 @@ def clock(tmp_path):
 
 def simulated(rounds, seed=5, concurrency=3, buffer=2, most=3):
     """Who arrives in each step, and the step from which they started: an event loop of its own."""
-    draws, flying, steps, buffered = 0, [], [], {}
+    draws, flying, steps, buffered, now, idle = 0, [], [], {}, 0.0, concurrency
 
-    def begin(now):
-        nonlocal draws
-        free = [i for i in range(N) if i not in buffered and all(i != other for _, other, _ in flying)]
-        rng = np.random.default_rng([seed, crc32(b"arrivals"), draws])
-        draws += 1
-        client = free[rng.integers(len(free))]
-        heapq.heappush(flying, (now + SECONDS[client], client, len(steps)))
-
-    for _ in range(concurrency):
-        begin(0.0)
     while len(steps) < rounds:
+        while idle:
+            free = [i for i in range(N) if i not in buffered and all(i != other for _, other, _ in flying)]
+            client = free[np.random.default_rng([seed, crc32(b"arrivals"), draws]).integers(len(free))]
+            heapq.heappush(flying, (now + SECONDS[client], client, len(steps)))
+            draws, idle = draws + 1, idle - 1
         now, client, version = heapq.heappop(flying)
+        idle = 1
         if len(steps) - version <= most:
             buffered[client] = version
-        begin(now)
         if len(buffered) == buffer:
             steps.append(dict(sorted(buffered.items())))
             buffered = {}
@@ -137,6 +132,16 @@ def test_with_a_synchronous_sampler_it_is_the_base(name):
 
 
 @pytest.mark.parametrize("name", BASES)
+def test_without_delay_and_with_the_cohort_as_buffer_it_is_synchronous(name):
+    """All clients train at any time, take the same time, and are the buffer."""
+    everyone = make_task(clients=6, batch_size=4, dtype=torch.float64)
+    clock = fedgbo.Asynchronous(concurrency=6, buffer=6, max_staleness=0, spread=0.0)
+    late = fedgbo.run(everyone, fedgbo.FedBuff(BASES[name], max_staleness=0), rounds=4, sampler=clock)
+    torch.testing.assert_close(late.params, fedgbo.run(everyone, BASES[name], rounds=4).params, rtol=1e-10, atol=1e-12)
+    assert [record.simulated_seconds for record in late.history] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", BASES)
 def test_a_killed_run_is_resumed_bit_for_bit(name, tmp_path, clock):
     algorithm = fedgbo.FedBuff(BASES[name], max_staleness=3)
     more = {"rounds": 9, "eval_every": 2, "sampler": clock}
@@ -194,15 +199,15 @@ def test_speeds_without_a_trace_stay_the_same():
         (lambda: fedgbo.Asynchronous(0, 2), "concurrency must be a whole number of at least 1"),
         (lambda: fedgbo.Asynchronous(2, 0), "buffer must be a whole number of at least 1"),
         (
-            lambda: fedgbo.Asynchronous(4, 4).arrivals(6, 0),
-            "concurrency and buffer are 8 in all, but",
+            lambda: fedgbo.Asynchronous(4, 8).arrivals(6, 0),
+            "concurrency or buffer is 8, but there are 6 clients",
         ),
         (lambda: fedgbo.Deadline(2, over_select=-1), "over_select must be a whole number of at least 0"),
         (lambda: fedgbo.Deadline(2, seconds=0), "seconds must be a finite number above 0"),
         (lambda: fedgbo.Deadline(4, 4).sample(6, 0, None), "clients_per_round and over_select are 8 in all, but there"),
         (
             lambda: fedgbo.Deadline(2, trace="none.csv").sample(6, 0, np.random.default_rng(0)),
-            "must be a CSV file with the columns",
+            "the trace none.csv cannot be read: .*No such file",
         ),
     ],
 )
@@ -213,9 +218,109 @@ def test_bad_settings(make, message):
 
 def test_bad_traces_and_bad_pairs(tmp_path, clock):
     (tmp_path / "short.csv").write_text("client,seconds\n0,1.0\n")
-    with pytest.raises(fedgbo.ConfigError, match="has no number of seconds above 0 for client 1"):
+    with pytest.raises(fedgbo.ConfigError, match="has no row for client 1; it needs one for every client"):
         fedgbo.Asynchronous(3, 2, trace=str(tmp_path / "short.csv")).arrivals(N, 0)
     with pytest.raises(fedgbo.ConfigError, match=r"FedAvg keeps no earlier server states.*wrap it: FedBuff\(FedAvg"):
         fedgbo.run(make_task(clients=6), BASES["fedavg"], rounds=9, sampler=clock)
     with pytest.raises(fedgbo.ConfigError, match=r"a client is 2 steps late; give FedBuff\(max_staleness=2\) or more"):
         fedgbo.run(make_task(clients=6), fedgbo.FedBuff(BASES["fedavg"], max_staleness=1), rounds=12, sampler=clock)
+
+
+def trace(folder, text, **more):
+    """A sampler with a trace that has this text."""
+    file = folder / "trace.csv"
+    file.write_text(text)
+    return fedgbo.Deadline(**{"clients_per_round": 2, **more}, trace=str(file))
+
+
+def times(sampler, task, rounds, **more):
+    """The simulated seconds of each round of a run with FedAvg."""
+    result = fedgbo.run(task, BASES["fedavg"], rounds=rounds, eval_every=1, sampler=sampler, **more)
+    return [record.simulated_seconds for record in result.history]
+
+
+def test_time_by_work_and_bytes(tmp_path):
+    """5 local steps on 4 samples at 0.1 s, and 26 float32 numbers down and up at 104 bytes a second: 2 + 2 seconds."""
+    small = make_task(clients=2, batch_size=4)
+    text = "client,seconds_per_sample,bandwidth\n0,0.1,104\n1,0.05,1000\n"
+    assert times(trace(tmp_path, text), small, 3, local_steps=5) == pytest.approx([0, 4, 8, 12])
+    assert times(None, small, 1) == [None, None]
+    one = times(fedgbo.Deadline(2, seconds_per_sample=0.1, spread=0.0, bandwidth=104.0), small, 1, local_steps=5)
+    assert one == pytest.approx([0, 4])
+
+
+def test_time_of_other_work(tmp_path):
+    """Mimelite's gradient on all 12 samples, and two vectors each way; full batches; FedSAM's second gradient."""
+    sampler = trace(tmp_path, "client,seconds_per_sample,bandwidth\n0,1,208\n1,1,208\n")
+    settings = {"rounds": 1, "local_steps": 5, "sampler": sampler}
+    mimelite = fedgbo.run(make_task(clients=2, batch_size=4), fedgbo.Mimelite(fedgbo.SGDm(0.1, 0.9)), **settings)
+    assert mimelite.history[-1].simulated_seconds == pytest.approx(5 * 4 + 12 + 2)
+    sam = fedgbo.run(make_task(clients=2), fedgbo.FedSAM(fedgbo.SGD(0.1), 0.1), **settings)
+    assert sam.history[-1].simulated_seconds == pytest.approx(2 * 5 * 12 + 1)
+
+
+def test_availability(tmp_path):
+    """Client 0 is always on; client 1 from 3 to 6 s of every 10 s, and needs 2 s; client 2 is on 4 s, and needs 5."""
+    text = "client,seconds,on,off\n0,1,,\n1,2,3,6\n2,5,0,4\n"
+    sampler = trace(tmp_path, text, clients_per_round=3, period=10.0)
+    found = [sampler.arrivals(3, t) for t in range(8)]
+    assert [arrived.clients for arrived in found] == [[0], [0, 1], [0], [0], [0], [0], [0], [0, 1]]
+    assert [arrived.seconds for arrived in found] == [4, 6, 7, 8, 9, 10, 14, 16]
+
+
+def test_nobody_is_on_at_first(tmp_path):
+    sampler = trace(tmp_path, "client,seconds,on,off\n0,1,5,7\n1,1,6,9\n", clients_per_round=1)
+    assert sampler.arrivals(2, 0) == ([0], [0], 6)
+    with pytest.raises(fedgbo.ConfigError, match="after 9 s of virtual time no client is on for long enough"):
+        sampler.arrivals(2, 9)
+    late = fedgbo.Asynchronous(1, 1, trace=sampler.trace, period=10.0)
+    assert [late.arrivals(2, t).seconds for t in range(2)] == [6, 7]
+    never = trace(tmp_path, "client,seconds,on,off\n0,3,0,2\n1,3,0,2\n")
+    with pytest.raises(fedgbo.ConfigError, match="no client is on for long enough"):
+        fedgbo.Asynchronous(1, 1, trace=never.trace, period=4.0).arrivals(2, 0)
+
+
+def test_the_random_model_of_availability():
+    """A quarter of the clients is on at any time; with the same seed it is the same quarter."""
+    clock = fedgbo.Deadline(200, available=0.25, period=100.0, spread=0.0)
+    sizes = [len(clock.arrivals(200, t).clients) for t in range(20)]
+    assert 30 < np.mean(sizes) < 65
+    assert clock.arrivals(200, 19) == fedgbo.Deadline(200, available=0.25, period=100.0, spread=0.0).arrivals(200, 19)
+
+
+def test_a_deadline_ends_the_round(tmp_path):
+    text = "client,seconds\n0,1\n1,2\n2,9\n"
+    assert trace(tmp_path, text, clients_per_round=3, seconds=4.0).arrivals(3, 1) == ([0, 1], [0, 0], 8)
+    assert trace(tmp_path, text, clients_per_round=2, over_select=1).arrivals(3, 1) == ([0, 1], [0, 0], 4)
+    part = trace(tmp_path, text, clients_per_round=3, seconds=4.0, partial=True)
+    assert times(part, make_task(clients=3), 1, local_steps=9) == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the first line of the trace .* must name its columns"),
+        ("client,speed\n0,1\n", "must name its columns: client, seconds or seconds_per_sample.*'client,speed'"),
+        ("client,seconds\n0,fast\n", "line 2: seconds must be a number above 0, not 'fast'"),
+        ("client,seconds\n0,1\n1,-2\n", "line 3: seconds must be a number above 0, not '-2'"),
+        ("client,seconds\n0,1,5\n", "line 2: 3 cells, but there are 2 columns"),
+        ("client,seconds\n0.5,1\n", "line 2: client must be a whole number from 0 on"),
+        ("client,bandwidth\n0,1\n1,1\n", "neither seconds nor seconds_per_sample for client 0"),
+        ("client,seconds,on,off\n0,1,5,3\n", "line 2: on and off must be numbers of seconds with 0 <= on < off"),
+        ("client,seconds,on,off\n0,1,5,\n", "line 2: on and off must be numbers"),
+        ("client,seconds,on,off\n0,1,1,5\n0,1,4,6\n1,1,,\n", "overlapping times on for client 0"),
+        ("client,seconds,on,off\n0,1,1,5\n0,2,6,7\n", "line 3: client 0 has another seconds in an earlier line"),
+    ],
+)
+def test_bad_trace_files(tmp_path, text, message):
+    with pytest.raises(fedgbo.ConfigError, match=message):
+        trace(tmp_path, text).arrivals(2, 0)
+
+
+def test_a_run_is_not_resumed_with_another_trace(tmp_path):
+    sampler, small = trace(tmp_path, "client,seconds\n0,1\n1,2\n"), make_task(clients=2)
+    more = {"sampler": sampler, "out": tmp_path / "run"}
+    fedgbo.run(small, BASES["fedavg"], rounds=1, **more)
+    trace(tmp_path, "client,seconds\n0,1\n1,3\n")
+    with pytest.raises(fedgbo.RunFolderError, match="the trace of its sampler has other contents"):
+        fedgbo.run(small, BASES["fedavg"], rounds=2, resume=True, **more)

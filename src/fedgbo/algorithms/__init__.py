@@ -9,6 +9,7 @@ from fedgbo.algorithms.fedbuff import FedBuff
 from fedgbo.algorithms.fedcm import FedCM
 from fedgbo.algorithms.feddyn import FedDyn
 from fedgbo.algorithms.fedgbo import FedGBO
+from fedgbo.algorithms.fedlin import FedLin
 from fedgbo.algorithms.fedmax import FedMAX
 from fedgbo.algorithms.fednova import FedNova
 from fedgbo.algorithms.fedper import FedPer
@@ -37,6 +38,7 @@ ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
     "fedcm": FedCM,
     "feddyn": FedDyn,
     "fedgbo": FedGBO,
+    "fedlin": FedLin,
     "fedmax": FedMAX,
     "fednova": FedNova,
     "fedper": FedPer,
@@ -55,9 +57,11 @@ ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
 }
 PAPER = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "mimexlite", "fedgbo")
 """The algorithms that the paper of FedGBO compares."""
+PERSONALISED = ("apfl", "ditto", "fedbn", "fedper", "fedrep")
+"""The algorithms whose clients use models of their own."""
 
 __all__ = [
-    "ALGORITHMS", "APFL", "GHBM", "MFL", "PAPER", "SCAFFOLD", "AdaptiveFedOpt", "Ditto", "FedAdagrad", "FedAdam",
-    "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedMAX", "FedNova", "FedPer", "FedProx",
-    "FedRep", "FedSAM", "FedYogi", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "QFedAvg",
+    "ALGORITHMS", "APFL", "GHBM", "MFL", "PAPER", "PERSONALISED", "SCAFFOLD", "AdaptiveFedOpt", "Ditto", "FedAdagrad",
+    "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedLin", "FedMAX", "FedNova",
+    "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "QFedAvg",
 ]  # fmt: skip

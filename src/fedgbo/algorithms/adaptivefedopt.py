@@ -51,20 +51,20 @@ class FedAvgM(_ServerOptimiser):
 
 @dataclass(frozen=True)
 class FedAdam(_ServerOptimiser):
-    """Adam on the server. Reddi et al. write τ for our ε, and start v at τ² or above; our v starts at 1."""
+    """Adam on the server. The paper's τ is our ε, and its v starts at τ² or above, ours at 1: Adam's `initial`."""
 
     server: Adam
 
 
 @dataclass(frozen=True)
 class FedYogi(_ServerOptimiser):
-    """Yogi on the server; the paper's τ is our ε, and v starts at 1, or at Yogi's `initial`."""
+    """Yogi on the server; the paper's τ is our ε, and v starts at Yogi's `initial` (the paper: at τ² or above)."""
 
     server: Yogi
 
 
 @dataclass(frozen=True)
 class FedAdagrad(_ServerOptimiser):
-    """AdaGrad on the server, without momentum; the paper's τ is our ε, and v starts at AdaGrad's `initial`."""
+    """AdaGrad on the server, without momentum, as in the paper's experiments; τ and v are as in FedAdam."""
 
     server: AdaGrad

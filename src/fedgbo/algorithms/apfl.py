@@ -16,8 +16,8 @@ class APFL(FederatedAlgorithm):
     server: x_{t+1} = mean of w
 
     Both gradients are on the same minibatch; α g(u) is the gradient of f(u) for v. The client's model is
-    α v + (1 - α) x_t. α is fixed: the paper's rule that learns α for each client is left out. v starts at the first
-    model that the client downloads; in the paper at x_0, which is the same where all take part.
+    α v + (1 - α) x_t. α is fixed: the paper's rule that learns α for each client is left out. v starts at x_0; on
+    Flower, where nodes do not keep x_0, at the first model that the client downloads.
     """
 
     optimiser: SGD
@@ -29,6 +29,8 @@ class APFL(FederatedAlgorithm):
 
     def client_state(self, params: Tensor) -> Stats:
         return {"v": params.clone()}
+
+    personalised = True
 
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         mixed: Tensor = self.alpha * state["v"] + (1 - self.alpha) * params

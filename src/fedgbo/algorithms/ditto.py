@@ -16,7 +16,7 @@ class Ditto(FederatedAlgorithm):
     server: x_{t+1} = mean of y
 
     With λ = 0 v is trained on the client alone. v takes as many local steps as y, on the minibatches after those of y.
-    v starts at the first model that the client downloads; in the paper at x_0, which is the same where all take part.
+    v starts at x_0; on Flower, where nodes do not keep x_0, at the first model that the client downloads.
     """
 
     optimiser: SGD
@@ -28,6 +28,8 @@ class Ditto(FederatedAlgorithm):
 
     def client_state(self, params: Tensor) -> Stats:
         return {"v": params.clone()}
+
+    personalised = True
 
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         return state["v"]

@@ -12,16 +12,20 @@ from fedgbo.optimisers.sgd import SGD
 
 @dataclass(frozen=True)
 class PartlyPersonal(FederatedAlgorithm):
-    """`personal` are pairs (begin, end) of places in the flat model; `fedgbo.places(model, ...)` finds them.
+    """`personal_part` are pairs (begin, end) of places in the flat model, which `fedgbo.places(model, ...)` finds; or a
+    number: so many of the model's last parameters, such as those of its last layer.
 
     The server never changes personal parameters: clients send zeros for them, and start with the initial ones.
     """
 
     optimiser: SGD
-    personal_part: Sequence[Sequence[int]]
+    personal_part: Sequence[Sequence[int]] | int
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.personal_part, Sequence):
+            whole("personal_part", self.personal_part)
+            return
         for pair in self.personal_part:
             if not isinstance(pair, Sequence) or len(pair) != 2:
                 raise ConfigError(f"personal_part must be pairs (begin, end) of places in the model, not {pair!r}")
@@ -30,8 +34,8 @@ class PartlyPersonal(FederatedAlgorithm):
 
     def mask(self, params: Tensor) -> Tensor:
         """Return which parameters are personal."""
-        mask = torch.zeros_like(params, dtype=torch.bool)
-        for begin, end in self.personal_part:
+        mask, part = torch.zeros_like(params, dtype=torch.bool), self.personal_part
+        for begin, end in part if isinstance(part, Sequence) else [(max(0, len(params) - part), len(params))]:
             if end > len(params):
                 raise ConfigError(f"personal_part ends at {end}, but the model has {len(params)} parameters")
             mask[begin:end] = True
@@ -39,6 +43,8 @@ class PartlyPersonal(FederatedAlgorithm):
 
     def client_state(self, params: Tensor) -> Stats:
         return {"own": params[self.mask(params)]}
+
+    personalised = True
 
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         return params.masked_scatter(self.mask(params), state["own"])

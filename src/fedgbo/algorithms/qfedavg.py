@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fedgbo.core import Client, FederatedAlgorithm, Mean, Number, State, not_negative
 from fedgbo.optimisers.sgd import SGD
 
-TINY = 1e-10  # added to losses, as in the published code: 0^q is not defined for negative powers
+TINY = 1e-10  # the least loss: 0^(q - 1) is not defined for q < 1. The published code adds it to every loss
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class QFedAvg(FederatedAlgorithm):
         not_negative("q", self.q)
 
     def client_update(self, down: State, client: Client) -> State:
-        loss = client.loss(down.params) + TINY
+        loss = max(client.loss(down.params), TINY)
         d = (down.params - client.descend(down.params, self.optimiser, down.stats)) / self.optimiser.lr
         h = self.q * loss ** (self.q - 1) * (d @ d) + loss**self.q / self.optimiser.lr
         return State(loss**self.q * d, {"h": h.reshape(1)})

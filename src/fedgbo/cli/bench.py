@@ -22,13 +22,11 @@ GROWTH = ("more of", "values", "ms a round", "grows like", "peak memory without 
 
 
 def bench(
-    tasks: Annotated[str, Option(help="Which tasks and models, with commas between.")] = ",".join(
-        (*LEARNING_RATES, *MODELS)
-    ),
-    seconds: Annotated[float, Option(help="Of each turn, in seconds.")] = 2.0,
-    repeats: Annotated[int, Option(help="Turns of each.")] = 7,
-    growth: Annotated[bool, Option(help="Measure how cost grows, too.")] = True,
-    against: Annotated[str, Option(help="Other frameworks to run beside, if installed: flower, pfl.")] = "",
+    tasks: Annotated[str, Option(help="Tasks and models, separated by commas.")] = ",".join((*LEARNING_RATES, *MODELS)),
+    seconds: Annotated[float, Option(help="The length of each turn in seconds.")] = 2.0,
+    repeats: Annotated[int, Option(help="The number of turns.")] = 7,
+    growth: Annotated[bool, Option(help="Also measure how the cost grows.")] = True,
+    against: Annotated[str, Option(help="Other frameworks to compare with, if installed: flower, pfl.")] = "",
     as_json: opt.Json = False,
 ) -> None:
     """Measure speed on this machine: fedgbo, a plain PyTorch loop and a matrix product, in turns.

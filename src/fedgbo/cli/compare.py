@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c
+from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_plan, show_table, stopped_by_ctrl_c
 from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
 from fedgbo.experiments.jobs import run_jobs
@@ -28,26 +28,40 @@ def compare(
     algorithms: Annotated[
         list[str] | None,
         Argument(
-            metavar="[ALGORITHM [KEY=VALUE]...]...",
-            help="Names, name:optimiser (fedgbo:adam), my_file.py:Class, or all, each followed by settings of its own; "
-            "settings before the first one are for all. \\[default: all]",
+            metavar="[ALGORITHM]...",
+            autocompletion=opt.entries,
+            help="Names such as fedavg, fedgbo:adam (with an optimiser) or my_file.py:Class; paper (its eight) or all. "
+            "KEY=VALUE after a name is for this algorithm alone, before the first name for all. \\[default: paper]",
         ),
     ] = None,
-    task: Annotated[str, Option(help="A task's name, or my_file.py:function.")] = "digits",
-    optimiser: Annotated[str | None, Option(help="For the algorithms that take one. \\[default: sgdm]")] = None,
-    seeds: Annotated[int, opt.Whole(help="Seeds 0, 1, ... for each algorithm.")] = 3,
+    task: Annotated[str, opt.TaskName()] = "digits",
+    optimiser: Annotated[
+        str | None,
+        Option(
+            autocompletion=opt.named("optimiser"), help="The optimiser of algorithms that take one. \\[default: sgdm]"
+        ),
+    ] = None,
+    seeds: Annotated[int, opt.Whole(help="Run each algorithm with so many seeds: 0, 1, ...")] = 3,
     rounds: opt.Rounds = None,
     local_steps: opt.LocalSteps = None,
     eval_every: opt.EvalEvery = None,
     preset: opt.Preset = None,
     test_samples: opt.TestSamples = None,
-    lr: Annotated[float | None, Option(help="The same clients' learning rate for all.")] = None,
+    lr: Annotated[float | None, Option(help="The clients' learning rate, the same for all algorithms.")] = None,
     jobs: opt.Jobs = None,
-    to: Annotated[Path | None, opt.Out(help="The comparison's folder. \\[default: runs/compare-<task>-<time>]")] = None,
+    to: Annotated[
+        Path | None, opt.Out(help="The folder of the comparison. \\[default: runs/compare-<task>-<time>]")
+    ] = None,
+    dry_run: opt.DryRun = False,
+    wide: opt.Wide = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Run several algorithms on the same seeds and compare them as the paper's Table 4 does.
+
+    fedgbo compare all
+
+    fedgbo compare fedavg fedgbo:sgdm fedgbo:adam --task digits --seeds 5
 
     fedgbo compare fedavg lr=0.1 fedgbo:sgdm lr=0.1 beta=0.9
 
@@ -58,13 +72,16 @@ def compare(
         "eval_every": eval_every, "preset": preset, "test_samples": test_samples, "lr": lr,
     }  # fmt: skip
     began, quiet = time.monotonic(), quiet or as_json
-    configs, notes = plan(algorithms or ["all"], seeds, shared)
+    configs, notes = plan(algorithms or ["paper"], seeds, shared)
     built = configs[0].build_task()
     if built.metric is None or (built.data.test is None and built.data.client_tests is None):
         raise ConfigError(f"task {built.name} has no metric on a test set to compare by; give it metric= and test=")
     workers = opt.worker_count(jobs)
-    folder = to or opt.new_folder("compare", task)
+    folder = to or opt.new_folder("compare", task, claim=not dry_run)
     todo = jobs_of(configs, folder)
+    if dry_run:
+        show_plan([job.title for job in todo], notes, f"{built.name}, {configs[0].rounds} rounds each, into {folder}")
+        return
     claim(folder, configs)
     if not quiet:
         err.print(*notes, f"{len(todo)} runs, {workers} at a time, into {folder}", sep="\n")
@@ -73,7 +90,7 @@ def compare(
     loaded = [load_run(job.out) for number, job in enumerate(todo) if number not in failed]
     if not loaded:
         raise RunFolderError(f"no run finished: {next(iter(failed.values()))}")
-    _report(labelled(loaded), folder, task, as_json, time.monotonic() - began)
+    _report(labelled(loaded), folder, task, as_json, wide, time.monotonic() - began)
     for number, reason in failed.items():
         err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {reason}')}")
     if failed:
@@ -86,7 +103,7 @@ def labelled(runs: Sequence[RunData]) -> list[Group]:
     return [replace(group, label=labels[group_key(group.runs[0].config)]) for group in group_runs(runs)]
 
 
-def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, seconds: float) -> None:
+def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wide: bool, seconds: float) -> None:
     rows = summarise(groups)
     content = json.dumps([asdict(row) for row in rows], indent=2)
     write_atomic(folder / "table.json", (content + "\n").encode())
@@ -94,10 +111,10 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, sec
     if as_json:
         out.print_json(content)
         return
-    show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy, and what it took"))
+    show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy, and what it took"), wide)
     for line in conclusion(rows):
         out.print(line)
-    out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}")
+    out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}", markup=False)
     for file in files:
         out.print(f"picture  {file}")
     out.print(f"runs     {folder / 'runs'}")

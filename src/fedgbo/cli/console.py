@@ -1,9 +1,13 @@
 """Output of the commands: results on standard output; messages, errors and progress on standard error."""
 
+import errno
 import json
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +19,113 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from typer.core import TyperGroup
 
-from fedgbo.core import FedGBOError, MissingExtraError
+from fedgbo.core import FedGBOError, MissingExtraError, RunFolderError
+from fedgbo.core.errors import RunWarning
 from fedgbo.experiments.jobs import Job, News
 from fedgbo.reports.charts import save_chart
-from fedgbo.reports.table import Table, rich_table, table_notes
+from fedgbo.reports.table import Table, add_column, fitted, table_notes
 from fedgbo.reports.table import quantity as quantity
 from fedgbo.runs.bar import bars, run_bar, score
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.ranks import speaks
 
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+class Lines(Console):
+    """A console that wraps text between words on a terminal. Elsewhere lines stay whole, for grep and for programs."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, soft_wrap=True, highlight=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if self.is_terminal and all(isinstance(one, str | Text) for one in objects):
+            plain = not options.get("markup", True)
+            texts = [Text(one) if plain else Text.from_markup(one) if isinstance(one, str) else one for one in objects]
+            objects = tuple(wrapped(text, self.width) for text in texts)
+        super().print(*objects, **options)
+
+
+def wrapped(text: Text, width: int) -> Text:
+    """Return the text with line breaks between words, so that a line is longer than the width only if one word is.
+
+    >>> wrapped(Text("cannot write into /a/long/path: no space"), 14).plain
+    'cannot write\\ninto\\n/a/long/path:\\nno space'
+    """
+    lines = []
+    for line in text.split("\n", allow_blank=True):
+        breaks, start = [], 0
+        for word in re.finditer(r"\S+", line.plain):
+            if word.end() - start > width and word.start() > start:
+                start = word.start()
+                breaks.append(start)
+        lines += list(line.divide(breaks))
+    for line in lines:
+        line.rstrip()
+    return Text("\n").join(lines)
+
+
+out = Lines()
+err = Lines(stderr=True)
 
 
 class CleanErrors(TyperGroup):
     """A group of commands that turns our own errors into a message and an exit code; others keep their traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except FedGBOError as error:
-            say(f"[bold red]error:[/] {escape(str(error))}")
-            sys.exit(error.exit_code)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", RunWarning)
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            try:
+                return super().invoke(ctx)
+            except FedGBOError as error:
+                say(f"[bold red]error:[/] {escape(str(error))}")
+                sys.exit(error.exit_code)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # the reader of a pipe has gone, as with `| head`: click ends quietly
+                    raise
+                say(f"[bold red]error:[/] {escape(os_error_text(error))}")
+                sys.exit(RunFolderError.exit_code)
+
+
+def os_error_text(error: OSError) -> str:
+    """Return what a system's error says, with the file where it names one.
+
+    >>> os_error_text(OSError(28, "No space left on device", "a.csv"))
+    'a.csv: No space left on device'
+    """
+    return f"{error.filename or 'cannot read or write'}: {error.strerror or error}"
+
+
+def _show_warning(usual: Any, message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    if issubclass(category, RunWarning):
+        say(f"[bold yellow]warning:[/] {escape(str(message))}")
+    else:
+        usual(message, category, *place, **more)
 
 
 @contextmanager
 def stopped_by_ctrl_c(hint: str) -> Iterator[None]:
-    """On Ctrl-C, print how to resume and exit with code 130."""
+    """On Ctrl-C, print how to resume, and exit with the code for it."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         say(f"stopped; {escape(hint)}")
-        sys.exit(130)
+        sys.exit(exit_code(error))
+
+
+class Hangup(KeyboardInterrupt):
+    """The terminal was closed (SIGHUP)."""
+
+
+def exit_code(stopped: KeyboardInterrupt) -> int:
+    """Return the exit code of a process that a signal stopped: 128 + its number, as shells have it."""
+    return 129 if isinstance(stopped, Hangup) else 130
 
 
 def say(message: str) -> None:
     """Print a message on standard error, from one process only under torchrun."""
     if speaks():
-        err.print(message)
+        with suppress(OSError):  # a terminal that was closed
+            err.print(message)
 
 
 def save_chart_if_possible(draw: Callable[[], Any], path: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
@@ -69,29 +142,45 @@ def print_json(value: Any) -> None:
     out.print_json(json.dumps(value))
 
 
-def print_whole(table: RichTable) -> None:
-    """Print a table at its full width. A narrow terminal wraps the lines; nothing is cut off."""
-    width = Console(width=10_000).measure(table).maximum
-    Console(width=max(out.width, width), highlight=False).print(table)
+def print_whole(table: RichTable, wide: bool = False) -> None:
+    """Print a table in the width of the terminal, or wider where a number or a word would be cut in two.
+
+    With `wide`, no cell is wrapped.
+    """
+    if table.title:
+        out.print(table.title)
+        table.title = None
+    needed = Console(width=10_000).measure(table)
+    width = max(out.width, needed.maximum if wide else needed.minimum)
+    Console(width=width, highlight=False).print(table)
 
 
 def simple_table(
     title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Sequence[str] = ()
 ) -> RichTable:
-    """Return a table with a rule below its header; the columns named in `right` are right-aligned."""
-    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left")
-    for row in rows:
+    """Return a table with a rule below its header; the columns named in `right` are right-aligned, and not wrapped."""
+    table = RichTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    listed = [[Text.from_markup(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    for i, name in enumerate(columns):
+        add_column(table, name, [row[i].plain for row in listed], right=name in right, whole=name in right)
+    for row in listed:
         table.add_row(*row)
     return table
 
 
-def show_table(table: Table) -> None:
-    """Print a result table and its notes."""
-    print_whole(rich_table(table))
-    for line in table_notes(table):
+def show_table(table: Table, wide: bool = False) -> None:
+    """Print a result table and its notes; without `wide`, its most important columns."""
+    shown = table if wide else table.shortened()
+    out.print(Text(shown.title, style="bold"))
+    print_whole(fitted(shown, out.width, wide), wide)
+    for line in table_notes(shown):
         out.print(line)
+
+
+def show_plan(runs: Sequence[str], notes: Sequence[str], where: str) -> None:
+    """Print what --dry-run is asked for: the runs, each on a line, and nothing else is done."""
+    for line in (*notes, *(f"would run {name}" for name in runs), f"{len(runs)} runs on {where}; nothing was run"):
+        out.print(escape(line))
 
 
 @contextmanager

@@ -43,7 +43,7 @@ READERS: dict[str, Callable[..., Packed]] = {
     "shakespeare": read_shakespeare,
 }
 PUBLIC = "cifar10, cifar100, fashion-mnist, femnist, sent140 or shakespeare."
-app = typer.Typer(no_args_is_help=True, help="Public data sets: fetch their files, pack them once, look at them.")
+app = typer.Typer(no_args_is_help=True, help="Download, pack and inspect public data sets.")
 SHADES = " ░▒▓█"
 
 DataFolder = Annotated[
@@ -52,7 +52,7 @@ DataFolder = Annotated[
 
 
 class TestBy(StrEnum):
-    """What the test set has of its own: samples of the same users, or users."""
+    """How train and test are split: by the samples of each user, or by user."""
 
     sample = "sample"
     user = "user"
@@ -64,12 +64,12 @@ def prepare(
     origin: Annotated[Path, Option("--from", help="A file, archive or folder in one of the public formats.")],
     data: DataFolder = None,
     form: Annotated[str | None, Option("--format", help="Needed only if there are files of several formats.")] = None,
-    fraction: Annotated[float | None, Option(help="Shakespeare's raw text: share for training.")] = None,
-    seed: Annotated[int | None, Option(help="Of the split, where one is drawn.")] = None,
+    fraction: Annotated[float | None, Option(help="The share of Shakespeare's raw text for training.")] = None,
+    seed: Annotated[int | None, Option(help="The seed of a random split.")] = None,
     min_samples: Annotated[int | None, Option(help="Leave out users with fewer samples.")] = None,
     drop_incomplete: Annotated[bool, Option(help="Leave out users without train or test samples.")] = False,
     test_by: Annotated[
-        TestBy, Option("-t", "--test-by", help="user: train and test have different users.")
+        TestBy, Option("-t", "--test-by", help="Split by sample, or by user: train and test then have different users.")
     ] = TestBy.sample,
 ) -> None:
     """Pack a task's public files once, into the data folder.
@@ -103,10 +103,10 @@ def prepare(
 
 @app.command()
 def info(
-    task: Annotated[str, Argument(help="Any task's name, or my_file.py:function.")],
+    task: Annotated[str, Argument(help="The name of a task, or my_file.py:function.")],
     data: DataFolder = None,
-    picture: Annotated[Path | None, Option(help="Write the label skew as PNG and SVG there.")] = None,
-    memory: Annotated[bool, Option(help="Compare memory with each sample as a tensor of its own.")] = False,
+    picture: Annotated[Path | None, Option(help="Write the label skew to this path as PNG and SVG.")] = None,
+    memory: Annotated[bool, Option(help="Compare the memory with that of one tensor per sample.")] = False,
     verify: Annotated[bool, Option(help="Read all packed data and compare their checksums.")] = False,
     as_json: opt.Json = False,
 ) -> None:
@@ -144,13 +144,13 @@ def info(
 @app.command()
 def fetch(
     task: Annotated[str, Argument(help=PUBLIC)],
-    name: Annotated[str | None, Option("--source", help="Which of the task's public files.")] = None,
+    name: Annotated[str | None, Option("--source", help="The name of one of the task's public files.")] = None,
     url: Annotated[
-        list[str] | None, Option(help="Another address, tried first; one that ends with / is a folder's. Repeatable.")
+        list[str] | None, Option(help="Another address, tried first; a folder ends with /. Repeatable.")
     ] = None,
     data: DataFolder = None,
 ) -> None:
-    """Download a task's public files, verified and resumable, then say how to pack them."""
+    """Download and verify a task's public files, and print the command that packs them."""
     wanted = [source.at(url or []) for source in public_sources(task, name)]
     folder = data_home(data) / "downloads" / task
     files = [_download(source, folder) for source in wanted]

@@ -37,22 +37,24 @@ from fedgbo.reports.curves import curve, curves_csv
 from fedgbo.reports.table import FILES, RENDERERS, Table, plain_table
 from fedgbo.runs.files import write_atomic
 
-Overrides = Annotated[opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs; they override the file's.")]
-Out = Annotated[Path, Option("--out", "-o", help="Folder of all runs, tables and pictures.")]
-Scale = Annotated[float, Option(help="Shorten everything: 0.1 is a tenth of the rounds and seeds.")]
-DryRun = Annotated[bool, Option("--dry-run", help="List the runs and their states; run nothing.")]
-Output = Annotated[Path | None, opt.Output(help="A file to write instead of the terminal.")]
-StandIns = Annotated[bool, Option("--stand-ins", help="Synthetic data of the same shape, without any files.")]
+Overrides = Annotated[
+    opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs, which override those of the file.")
+]
+Out = Annotated[Path, Option("--out", "-o", help="The folder of all runs, tables and pictures.")]
+Scale = Annotated[float, Option(help="Shorten all runs: with 0.1, to a tenth of the rounds and seeds.")]
+Output = Annotated[Path | None, opt.Output(help="Write to this file instead of the terminal.")]
+StandIns = Annotated[bool, Option("--stand-ins", help="Use synthetic data of the same shape, which needs no files.")]
 Format = StrEnum("Format", ["TEXT", "MARKDOWN", "CSV", "JSON", "LATEX"])
 
 
 def experiment(
-    file: Annotated[Path, Argument(metavar="FILE.toml", help="What to run; docs/experiments.md has the format.")],
+    file: Annotated[Path, Argument(metavar="FILE.toml", help="What to run; docs/experiments.md describes the format.")],
     overrides: Overrides = None,
     to: Out = Path("runs"),
     jobs: opt.Jobs = None,
     scale: Scale = 1.0,
-    dry_run: DryRun = False,
+    dry_run: opt.DryRun = False,
+    wide: opt.Wide = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Run the experiment that a file describes, except for runs that are finished, and summarise all runs.
@@ -64,7 +66,7 @@ def experiment(
     found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
     made = sections(found)
     if any(section.groups for section in made):
-        _show_results(lambda *_: summary_table(made, asked.name, heading(asked, found)), found, asked, to)
+        _show_results(lambda *_: summary_table(made, asked.name, heading(asked, found)), found, asked, to, wide)
         curves = [
             curve(group.runs, lambda record: record.accuracy, row=section.title, column="", series=group.label)
             for section in made
@@ -85,7 +87,7 @@ def _carry_out(experiment: Experiment, to: Path, jobs: int | None, *, dry_run: b
     if dry_run:
         for place in places:
             why = f" ({place.find.reason})" if place.find.state == "damaged" else ""
-            out.print(escape(f"{place.find.state:<9} {place.path.name}{why}"))
+            out.print(escape(f"{place.find.state:<9} {place.title}{why}"))
         out.print(f"{escape(experiment.heading)}: {_tally(places)}")
         raise typer.Exit
     try:
@@ -111,15 +113,17 @@ def _tally(places: Sequence[PlannedRun]) -> str:
     return f"{len(places)} runs: {there}"
 
 
-def _show_results(make: Callable[[Results, Experiment], Table], found: Results, asked: Experiment, to: Path) -> None:
+def _show_results(
+    make: Callable[[Results, Experiment], Table], found: Results, asked: Experiment, to: Path, wide: bool
+) -> None:
     """Print a table and write it as Markdown, CSV, LaTeX and JSON."""
     table = make(found, asked)
-    show_table(table)
+    show_table(table, wide)
     for kind, render in FILES.items():
         _write(to / f"{asked.file_name}.{kind}", render(table))
 
 
-def _save_figure(figure: Figure, found: Results, asked: Experiment, to: Path) -> None:
+def _save_figure(figure: Figure, found: Results, asked: Experiment, to: Path, wide: bool = False) -> None:
     """Write a figure's curves as numbers and, where altair is installed, as a picture."""
     curves = figure.curves(found)
     _write(to / f"{asked.file_name}-curves.csv", curves_csv(curves, heading(asked, found), figure.names))
@@ -155,14 +159,16 @@ def _table_command(make: Callable[[], Table]) -> Callable[..., None]:
     def command(
         style: Annotated[Format, Option("--format", "-f", help="The output format.")] = Format.TEXT,
         output: Output = None,
+        wide: opt.Wide = False,
     ) -> None:
         table = make()
-        text = plain_table(table) if style is Format.TEXT else RENDERERS[style](table)
+        shown = table if wide else table.shortened()
+        text = plain_table(shown, wide) if style is Format.TEXT else RENDERERS[style](table)
         if output is not None:
             opt.check_output(output)
             _write(output, text)
         elif style is Format.TEXT and out.is_terminal:
-            show_table(table)
+            show_table(table, wide)
         else:
             typer.echo(text, nl=False)
 
@@ -170,25 +176,28 @@ def _table_command(make: Callable[[], Table]) -> Callable[..., None]:
     return command
 
 
-def _runs_command(name: str, about: str, present: Callable[[Results, Experiment, Path], None]) -> Callable[..., None]:
+def _runs_command(
+    name: str, about: str, present: Callable[[Results, Experiment, Path, bool], None]
+) -> Callable[..., None]:
     """Return the command for a figure or table that is made of runs."""
 
     def command(
         overrides: Overrides = None,
-        tasks: Annotated[opt.Texts, Option(help="Only these tasks, e.g. cifar100,sent140.")] = None,
-        optimisers: Annotated[opt.Texts, Option(help="Only these optimisers, e.g. sgdm,adam.")] = None,
+        tasks: Annotated[opt.Texts, Option(help="Run only these tasks, such as cifar100,sent140.")] = None,
+        optimisers: Annotated[opt.Texts, Option(help="Run only these optimisers, such as sgdm,adam.")] = None,
         scale: Scale = 1.0,
         stand_ins: StandIns = False,
         to: Out = Path("runs/paper"),
         jobs: opt.Jobs = None,
-        dry_run: DryRun = False,
+        dry_run: opt.DryRun = False,
+        wide: opt.Wide = False,
         quiet: opt.Quiet = False,
     ) -> None:
         changes = Changes(scale, stand_ins, tuple(overrides or ()))
         asked = paper_experiment(name, changes, opt.comma_list(tasks), opt.comma_list(optimisers))
         found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
         if found.finished:
-            present(found, asked, to)
+            present(found, asked, to, wide)
         _end(asked, found)
         if not found.finished:
             raise RunFolderError("no run finished, so there is nothing to show")

@@ -13,14 +13,14 @@ from fedgbo.cli import federation_runs as server_runs
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out
 from fedgbo.cli.federation_runs import Check, FederationOptions, options_of
-from fedgbo.cli.federation_view import EventView, follow_run, printable, quoted, resumable, show_digests, show_result
+from fedgbo.cli.federation_view import follow_run, printable, quoted, resumable, show_digests, show_result
 from fedgbo.core import ConfigError
 from fedgbo.experiments.request import requested_config
 from fedgbo.federation.app_folder import SETTINGS, write_app
 from fedgbo.federation.control import bundle
 from fedgbo.federation.credentials import make_certificates, make_node
 from fedgbo.federation.local import LocalFolder, prepare, running, start_run
-from fedgbo.federation.monitor import EventFile, attended
+from fedgbo.federation.monitor import EventFile, stopped_on_error
 from fedgbo.runs.describe import find, parameters
 
 app = typer.Typer(
@@ -73,20 +73,18 @@ def up(
         if items or option or any(flag is not None for flag in (*flags.values(), nodes, to)):
             raise ConfigError("--resume uses the settings that the federation has; give it alone")
         folder = LocalFolder(resume.absolute())
-        config = requested_config(folder.app / SETTINGS)[0]
+        requested_config(folder.app / SETTINGS)
 
     def logs() -> list[str]:
-        files = ", ".join(str(log) for log in (folder.log, folder.server.log) if log.exists())
-        return [f"logs: {files}; each node's: {folder.path}/node-*/node.log"]
+        return [f"logs: {folder.server.app_log}, {folder.server.log}; each node's: {folder.path}/node-*/node.log"]
 
     tell: Callable[[str], None] = (lambda text: None) if quiet else err.print
     again = shlex.join(["fedgbo", "federation", "up", "--resume", str(folder.path)])
     with resumable(lambda: again, logs), running(folder, tell) as federation:
         events = EventFile(folder.run, skip=True)
         number = start_run(folder, federation)
-        view = None if quiet else EventView(config.rounds, federation.names)
-        with attended(federation.control, number, folder.log):
-            follow_run(federation.control, number, events, view, federation)
+        with stopped_on_error(federation.control, number):
+            follow_run(federation.control, number, events, quiet, federation)
     show_result(folder.run, check)
 
 

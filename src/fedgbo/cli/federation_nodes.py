@@ -18,10 +18,10 @@ from fedgbo.federation.apps import Apps
 from fedgbo.federation.credentials import NodeFolder
 from fedgbo.federation.network import LOOPBACK, Address
 from fedgbo.federation.processes import Process, Service, Tail, attend, stop
-from fedgbo.federation.registry import MOST_CLIENTS
 from fedgbo.federation.signatures import Welcome, say_hello
 from fedgbo.federation.superlink import ServerFolder, start_server
 from fedgbo.federation.supernode import ConfigValue, NodeWatch, start_joined, start_node
+from fedgbo.flower.registry import MOST_CLIENTS
 from fedgbo.runs.client_numbers import client_numbers, in_words
 
 

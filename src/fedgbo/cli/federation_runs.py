@@ -1,8 +1,10 @@
 """`fedgbo federation` on a running server: its nodes (register, unregister, nodes) and its runs."""
 
+import json
 import shlex
+import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,16 +12,16 @@ from typer import Argument, Option
 
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json
-from fedgbo.cli.federation_view import EventView, follow_run, printable, resumable, show_result
+from fedgbo.cli.federation_view import follow_run, printable, quoted, resumable, show_result
 from fedgbo.core import ConfigError, unknown
 from fedgbo.experiments.request import requested_config
 from fedgbo.federation.app_folder import OPTIONS, SETTINGS
 from fedgbo.federation.control import Control, control
 from fedgbo.federation.credentials import read_public_key
 from fedgbo.federation.local import overrides
-from fedgbo.federation.monitor import EventFile, attended
-from fedgbo.federation.registry import Registry, fingerprint
+from fedgbo.federation.monitor import EventFile, stopped_on_error
 from fedgbo.federation.superlink import ServerFolder
+from fedgbo.flower.registry import Registry, fingerprint
 from fedgbo.runs.folder import RunFolder
 
 RunningServer = Annotated[Path, Argument(metavar="SERVER", help="The server's folder; its server must run.")]
@@ -27,6 +29,7 @@ RunName = Annotated[
     str | None, Argument(metavar="RUN", help="The name of the run's folder. \\[default: the only one that runs]")
 ]
 
+STOP_SECONDS = 30.0  # for the server's app to let go of the run's folder
 FILLED_IN = ("run-folder", "settings", "resume", "nodes", "started-by", "started-at")  # by the commands
 USER_OPTIONS = {key: OPTIONS[key] for key in OPTIONS if key not in FILLED_IN}
 
@@ -95,7 +98,7 @@ def run(
     if resume is not None and to is not None:
         raise ConfigError("give --out for a new run or --resume for one that was begun, not both")
     settings = app / SETTINGS
-    config, _ = requested_config(settings)
+    requested_config(settings)  # an error in it is shown before anything starts
     folder = (resume or to or opt.new_folder("federation", app.name)).absolute()
     if resume is not None:
         RunFolder.open(folder)
@@ -104,26 +107,21 @@ def run(
     place = ServerFolder(server.absolute())
 
     def again() -> str:
-        words = ["fedgbo", "federation", "run", str(place.path), str(app.absolute())]
-        words += ["--resume" if (folder / "run.json").exists() else "--out", str(folder)]
-        return shlex.join([*words, *(word for text in option or [] for word in ("-c", text))])
+        return _run_command(place, app.absolute(), folder, options_of(option))
 
-    logs: list[str] = []
-    with resumable(again, lambda: logs), control(place) as to_server:
+    with resumable(again, lambda: [f"logs: {place.app_log}, {place.log}"]), control(place) as to_server:
         if not Registry(place.path).nodes():
             raise ConfigError("no node is registered; register one: fedgbo federation register SERVER KEY.pub")
         events = EventFile(folder, skip=True)
         started = to_server.start(app.absolute(), overrides(place, settings, folder, options_of(option)))
-        log = place.path / f"run-{started.number}.log"
-        logs.append(f"log: {log}")
         if not quiet:
             err.print(f"the app's hash, which nodes are asked to allow: {started.app_sha256}")
         if detach:
             out.print(printable(folder))
+            err.print(f"follow it with: fedgbo federation attach {quoted(place.path)} {quoted(Path(folder.name))}")
             return
-        view = None if quiet else EventView(config.rounds, Registry(place.path).names())
-        with attended(to_server, started.number, log):
-            follow_run(to_server, started.number, events, view)
+        with stopped_on_error(to_server, started.number):
+            follow_run(to_server, started.number, events, quiet)
     show_result(folder, check)
 
 
@@ -154,19 +152,25 @@ def stop_run(folder: RunningServer, name: RunName = None) -> None:
     """Stop a run; it can be resumed. On the server."""
     server = ServerFolder(folder.absolute())
     with control(server) as to_server:
-        number, run_folder = _chosen(to_server, name)
-        to_server.stop(number)
-    out.print(f"{run_folder.name}: stopped; {run_folder} can be resumed")
+        entry = _chosen(to_server, name)
+        to_server.stop(entry["run"])
+    run_folder, app, options = Path(entry["options"]["run-folder"]), Path(entry["app"]), entry["options"]
+    end = time.monotonic() + STOP_SECONDS
+    while RunFolder(run_folder).in_use() and time.monotonic() < end:
+        time.sleep(0.1)
+    out.print(f"{printable(run_folder.name)}: stopped")
+    own = {key: value for key, value in options.items() if key in USER_OPTIONS}
+    err.print(f"resume with: {printable(_run_command(server, app, run_folder, own))}")
 
 
 def attach(folder: RunningServer, name: RunName = None) -> None:
     """Follow a run that was started before, from its first event; Ctrl-C leaves it running. On the server."""
     server = ServerFolder(folder.absolute())
     with control(server) as to_server:
-        number, run_folder = _chosen(to_server, name)
-        rounds = RunFolder.open(run_folder).config().get("rounds", 0)
+        entry = _chosen(to_server, name, ended=True)
+        run_folder = Path(entry["options"]["run-folder"])
         try:
-            follow_run(to_server, number, EventFile(run_folder), EventView(rounds, Registry(server.path).names()))
+            follow_run(to_server, entry["run"], EventFile(run_folder))
         except KeyboardInterrupt:
             err.print("left; the run goes on")
             return
@@ -177,22 +181,27 @@ def _line(texts: Sequence[Any], widths: Sequence[int]) -> str:
     return "  ".join(f"{printable(text):<{width}}" for text, width in zip(texts, widths, strict=True)).rstrip()
 
 
-def _running(to_server: Control) -> dict[int, str]:
-    """Return the names of the runs that are not finished, by number."""
-    runs = to_server.runs()
-    started = {entry["run"]: Path(entry["options"]["run-folder"]).name for entry in to_server.server.audited("start")}
-    return {number: started.get(number, str(number)) for number, about in runs.items() if about.stage != "finished"}
+def _run_command(server: ServerFolder, app: Path, folder: Path, options: Mapping[str, Any]) -> str:
+    """Return the command that starts a run in this folder, or resumes it if it was begun."""
+    words = ["fedgbo", "federation", "run", str(server.path), str(app)]
+    words += ["--resume" if (folder / "run.json").exists() else "--out", str(folder)]
+    return shlex.join([*words, *(word for key in options for word in ("-c", f"{key}={json.dumps(options[key])}"))])
 
 
-def _chosen(to_server: Control, name: str | None) -> tuple[int, Path]:
-    """Return the number and the folder of a running run."""
-    folders: dict[int, Any] = {e["run"]: e["options"]["run-folder"] for e in to_server.server.audited("start")}
-    found = [number for number, own in _running(to_server).items() if name in (None, own) and number in folders]
-    if len(found) != 1:
-        names = ", ".join(_running(to_server).values()) or "none"
-        what = f"{len(found)} runs go on" if name is None else f"no run {name} goes on"
-        raise ConfigError(f"{what}; name one that does (running: {names})")
-    return found[0], Path(folders[found[0]])
+def _chosen(to_server: Control, name: str | None, ended: bool = False) -> dict[str, Any]:
+    """Return the audit's entry of a run: the one named, else the one that goes on or, with `ended`, the last one."""
+    runs, entries = to_server.runs(), to_server.server.audited("start")
+    named = {Path(entry["options"]["run-folder"]).name: entry for entry in entries if entry["run"] in runs}
+    going_on = {key: entry for key, entry in named.items() if runs[entry["run"]].stage != "finished"}
+    choice = named if ended else going_on
+    if name is None and ended and named and not going_on:
+        return entries[-1]
+    if name is None and len(going_on) == 1:
+        return next(iter(going_on.values()))
+    if name in choice:
+        return choice[name]
+    what = f"{len(going_on)} runs go on" if name is None else f"no run {name} {'is known' if ended else 'goes on'}"
+    raise ConfigError(f"{what}; name one (running: {', '.join(going_on) or 'none'})")
 
 
 def options_of(given: list[str] | None) -> dict[str, Any]:

@@ -35,53 +35,47 @@ LINES = {
 }
 
 
-class EventView:
-    """Turns events into lines, given the number of rounds and the nodes' names."""
+def sentence(event: Event) -> str | None:
+    """Return the lines to show for an event; None for kinds that are not shown."""
+    if event.kind == "done_round":
+        return _round_done(event)
+    if event.kind == "nodes":
+        return _nodes(event)
+    if event.kind not in LINES:
+        return None
+    again = f", attempt {event['attempt'] + 1}" if event["attempt"] else ""
+    hosted = in_words(event["clients"] or []) if event.kind in ("joined", "round") else ""
+    words = {name: printable(event[name]) for name in ("node", "reason")}
+    return LINES[event.kind].format_map(defaultdict(str, {**event.content, **words, "again": again, "hosted": hosted}))
 
-    def __init__(self, rounds: int, names: Mapping[int, str] | None = None) -> None:
-        self.rounds = rounds
-        self.names = names or {}
 
-    def line(self, event: Event) -> str | None:
-        """Return the line for an event; None for kinds that are not shown."""
-        if event.kind == "done_round":
-            return self._round_done(event)
-        if event.kind == "nodes":
-            return self._nodes(event)
-        if event.kind not in LINES:
-            return None
-        node = self.names.get(event["node"], f"node {event['node']}")
-        again = f", attempt {event['attempt'] + 1}" if event["attempt"] else ""
-        hosted = in_words(event["clients"] or []) if event.kind in ("joined", "round") else ""
-        words = {"node": node, "again": again, "hosted": hosted, "reason": printable(event["reason"])}
-        return LINES[event.kind].format_map(defaultdict(str, {**event.content, **words}))
+def _nodes(event: Event) -> str:
+    """Return who takes part, and on further lines who does not, and why."""
+    joined = [f"{printable(name)} ({in_words(numbers)})" for name, numbers in (event["joined"] or {}).items()]
+    lines = [f"nodes that take part: {', '.join(joined) or 'none'}"]
+    lines += [f"[yellow]{name} is missing[/]" for name in map(printable, event["missing"] or [])]
+    refused = (event["refused"] or {}).items()
+    lines += [f"[yellow]{printable(name)} is refused:[/] {printable(reason)}" for name, reason in refused]
+    twice = (event["duplicates"] or {}).items()
+    lines += [f"[yellow]client {client} is hosted twice:[/] by {', '.join(names)}" for client, names in twice]
+    if event["unhosted"]:
+        lines.append(f"[yellow]without a node:[/] {in_words(event['unhosted'])}")
+    return "\n".join(lines)
 
-    def _nodes(self, event: Event) -> str:
-        """Return who takes part, and on further lines who does not, and why."""
-        joined = [f"{name} ({in_words(numbers)})" for name, numbers in (event["joined"] or {}).items()]
-        lines = [f"nodes that take part: {', '.join(joined) or 'none'}"]
-        lines += [f"[yellow]{name} is missing[/]" for name in map(printable, event["missing"] or [])]
-        refused = (event["refused"] or {}).items()
-        lines += [f"[yellow]{printable(name)} is refused:[/] {printable(reason)}" for name, reason in refused]
-        twice = (event["duplicates"] or {}).items()
-        lines += [f"[yellow]client {client} is hosted twice:[/] by {', '.join(names)}" for client, names in twice]
-        if event["unhosted"]:
-            lines.append(f"[yellow]without a node:[/] {in_words(event['unhosted'])}")
-        return "\n".join(lines)
 
-    def _round_done(self, event: Event) -> str:
-        seconds: Mapping[str, float] = event["seconds"] or {}
-        longest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
-        where = ", ".join(f"{name} {took:.1f} s" for name, took in longest if took >= 0.05)
-        parts = [
-            f"round {event['round']} of {self.rounds} done",
-            score(event["accuracy"], event["loss"]),
-            f"{len(event['took_part'] or [])} clients took part",
-            f"{_bytes(event['sent_bytes'])} sent and {_bytes(event['received_bytes'])} received "
-            f"(by the ledger {_bytes(event['ledger_down'])} and {_bytes(event['ledger_up'])})",
-            f"{sum(seconds.values()):.1f} s" + (f" ({where})" if where else ""),
-        ]
-        return ", ".join(part for part in parts if part)
+def _round_done(event: Event) -> str:
+    seconds: Mapping[str, float] = event["seconds"] or {}
+    longest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
+    where = ", ".join(f"{name} {took:.1f} s" for name, took in longest if took >= 0.05)
+    parts = [
+        f"round {event['round']} of {event['of']} done",
+        score(event["accuracy"], event["loss"]),
+        f"{len(event['took_part'] or [])} clients took part",
+        f"{_bytes(event['sent_bytes'])} sent and {_bytes(event['received_bytes'])} received "
+        f"(by the ledger {_bytes(event['ledger_down'])} and {_bytes(event['ledger_up'])})",
+        f"{sum(seconds.values()):.1f} s" + (f" ({where})" if where else ""),
+    ]
+    return ", ".join(part for part in parts if part)
 
 
 def printable(text: Any) -> str:
@@ -100,12 +94,12 @@ def _bytes(count: int | None) -> str:
 
 
 def follow_run(
-    to_server: Control, number: int, events: EventFile, view: EventView | None, local: Running | None = None
+    to_server: Control, number: int, events: EventFile, quiet: bool = False, local: Running | None = None
 ) -> None:
     """Show the run's events until it ends; raise if it did not complete. `local` has the processes to watch."""
 
     def show(event: Event) -> None:
-        if view is not None and (line := view.line(event)) is not None:
+        if not quiet and (line := sentence(event)) is not None:
             err.print(line)
 
     def check() -> None:

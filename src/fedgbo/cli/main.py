@@ -1,8 +1,10 @@
 """The command `fedgbo`."""
 
+import errno
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import Annotated
 
@@ -13,12 +15,17 @@ from fedgbo import __version__
 from fedgbo.cli import data, federation, theory
 from fedgbo.cli.bench import bench
 from fedgbo.cli.compare import compare
-from fedgbo.cli.console import CleanErrors
+from fedgbo.cli.console import CleanErrors, Hangup, exit_code, os_error_text
+from fedgbo.cli.doctor import doctor
 from fedgbo.cli.experiment import experiment, paper
+from fedgbo.cli.export import export
+from fedgbo.cli.init import init
 from fedgbo.cli.listing import list_everything
 from fedgbo.cli.report import report, watch
 from fedgbo.cli.run import resume, run
+from fedgbo.cli.study import study
 from fedgbo.cli.tune import tune
+from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.runs.ranks import refuse_torchrun
 
@@ -27,12 +34,13 @@ app = typer.Typer(
     cls=CleanErrors,
     help="Federated learning that converges in a fraction of the communication rounds.",
     no_args_is_help=True,
-    add_completion=False,
+    suggest_commands=False,  # click does so already
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 unexpected failure, 2 wrong settings, 3 wrong data, 4 unusable folder or checkpoint, "
-    "5 diverged, 6 another process was lost (resumable), 7 a federation failed, 130 interrupted (resumable).",
+    "5 diverged, 6 another process was lost (resumable), 7 a federation failed, 129 terminal closed (resumable), "
+    "130 interrupted (resumable).",
 )
-for _command in (run, resume, compare, experiment, tune, report, watch, bench):
+for _command in (run, resume, compare, experiment, study, tune, report, watch, export, init, doctor, bench):
     app.command()(_command)
 app.command("list")(list_everything)
 
@@ -56,6 +64,8 @@ def start(
     ] = False,
 ) -> None:
     """Federated learning that converges in a fraction of the communication rounds."""
+    if context.invoked_subcommand == "federation" and os.name == "nt":
+        raise ConfigError("fedgbo federation needs Linux or macOS; on Windows, use the Windows Subsystem for Linux")
     if context.invoked_subcommand not in ("run", "resume"):
         refuse_torchrun(f"fedgbo {context.invoked_subcommand}")
 
@@ -70,18 +80,37 @@ def main() -> None:
                 signal.signal(again, signal.SIG_IGN)
         raise KeyboardInterrupt  # SIGTERM stops a run as Ctrl-C does: with a checkpoint
 
+    def hung_up(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a terminal that closes may send it twice
+        raise Hangup
+
     signal.signal(signal.SIGTERM, terminated)
     if several:
         signal.signal(signal.SIGINT, terminated)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, hung_up)
     try:
         app()
     except (KeyboardInterrupt, SystemExit) as ended:
-        code = ended.code if isinstance(ended, SystemExit) else 130
+        code = ended.code if isinstance(ended, SystemExit) else exit_code(ended)
+        code = _flushed(code if isinstance(code, int) or code is None else 1)
         if several and code:  # at once: torch would wait for lost connections
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code if isinstance(code, int) else 1)
+            os._exit(code)
         sys.exit(code)
+
+
+def _flushed(code: int | None) -> int:
+    """Write out what is left; return the exit code, which says so where that fails and nothing else did."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again, and complain
+        if not code and error.errno != errno.EPIPE:
+            print(f"error: cannot write the output: {os_error_text(error)}", file=sys.stderr)
+            return RunFolderError.exit_code
+    with suppress(OSError):
+        sys.stderr.flush()
+    return code or 0
 
 
 if __name__ == "__main__":

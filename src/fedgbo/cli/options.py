@@ -1,7 +1,9 @@
 """Options that several commands share, as annotated types, and the run that they describe."""
 
+import atexit
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,10 +11,12 @@ from typing import Annotated, Any
 from typer import Argument, BadParameter, Option
 
 from fedgbo.cli.console import err
-from fedgbo.core import ConfigError, whole
+from fedgbo.core import ConfigError, RunFolderError, whole
 from fedgbo.engines.device import cores
+from fedgbo.experiments.presets import PRESETS
 from fedgbo.experiments.request import parse_value, requested_config, same_as_fedavg
 from fedgbo.runs.config import RunConfig
+from fedgbo.runs.describe import CATALOGUES
 
 
 # rich reads an unescaped [default: ...] as markup and drops it: it is written with two backslashes.
@@ -23,30 +27,68 @@ def whole_number(text: str | int) -> int:
     return value
 
 
+def named(kind: str, *more: str) -> Callable[[str], list[str]]:
+    """Return the shell completion of a catalogue's names."""
+    return lambda incomplete: sorted(name for name in (*CATALOGUES[kind], *more) if name.startswith(incomplete.lower()))
+
+
+def entries(incomplete: str) -> list[str]:
+    """Complete an algorithm of a comparison: a name or, after a colon, the name of its optimiser."""
+    algorithm, colon, optimiser = incomplete.partition(":")
+    if not colon:
+        return named("algorithm", "all")(incomplete)
+    return [f"{algorithm}:{name}" for name in named("optimiser")(optimiser)]
+
+
 Whole = partial(Option, parser=whole_number, metavar="INTEGER")
+TaskName = partial(Option, autocompletion=named("task"), help="The name of a task, or my_file.py:function.")
+AlgorithmName = partial(Option, autocompletion=named("algorithm"))
 Texts = list[str] | None
-Items = Annotated[Texts, Argument(metavar="[CONFIG.toml] [KEY=VALUE]...", help="A TOML file; settings override it.")]
-Task = Annotated[str | None, Option(help="A task's name, or my_file.py:function. \\[default: digits]")]
-Algorithm = Annotated[str | None, Option(help="An algorithm's name, or my_file.py:Class. \\[default: fedgbo]")]
-Optimiser = Annotated[str | None, Option(help="An optimiser's name, or my_file.py:Class.")]
-Preset = Annotated[str | None, Option(help="Tuned settings to start from: a name, a .csv of fedgbo tune, or none.")]
-Rounds = Annotated[int | None, Whole(help="Communication rounds. \\[default: 100]")]
-LocalSteps = Annotated[int | None, Whole(help="K, local steps of a client. \\[default: 10]")]
-Seed = Annotated[int | None, Whole(help="Random seed. \\[default: 0]")]
-EvalEvery = Annotated[int | None, Whole(help="Rounds between evaluations. \\[default: so that there are 100]")]
-ClientsPerRound = Annotated[str | None, Option(help="M, or all. \\[default: the task's]")]
-BatchSize = Annotated[str | None, Option(help="B, or full. \\[default: the task's]")]
-TestSamples = Annotated[int | None, Whole(help="Evaluate on a fixed random sample of the test set.")]
-Weights = Annotated[str | None, Option(help="Mean over clients, or over their samples. \\[default: clients]")]
-Workers = Annotated[int | None, Whole(help="Clients trained at the same time. \\[default: the cores]")]
-Device = Annotated[str, Option(help="cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
-Engine = Annotated[str | None, Option(help="plain: the textbook loop, slower, equal up to rounding. \\[default: auto]")]
+Items = Annotated[
+    Texts, Argument(metavar="[FILE.toml] [KEY=VALUE]...", help="A file with settings, and settings that override it.")
+]
+Task = Annotated[str | None, TaskName(help="The name of a task, or my_file.py:function. \\[default: digits]")]
+Algorithm = Annotated[
+    str | None, AlgorithmName(help="The name of an algorithm, or my_file.py:Class. \\[default: fedgbo]")
+]
+Optimiser = Annotated[
+    str | None, Option(autocompletion=named("optimiser"), help="The name of an optimiser, or my_file.py:Class.")
+]
+Preset = Annotated[
+    str | None,
+    Option(
+        autocompletion=lambda incomplete: [name for name in (*PRESETS, "none") if name.startswith(incomplete)],
+        help="Start from these tuned settings: a name, a .csv file of fedgbo tune, or none.",
+    ),
+]
+Rounds = Annotated[int | None, Whole(help="The number of communication rounds. \\[default: 100]")]
+LocalSteps = Annotated[int | None, Whole(help="The local steps of a client in a round (K). \\[default: 10]")]
+Seed = Annotated[int | None, Whole(help="The random seed. \\[default: 0]")]
+EvalEvery = Annotated[int | None, Whole(help="Evaluate after so many rounds. \\[default: 100 times a run]")]
+ClientsPerRound = Annotated[
+    str | None, Option(help="The clients that take part in a round (M): a number, or all. \\[default: the task's]")
+]
+BatchSize = Annotated[
+    str | None, Option(help="The samples of a minibatch (B): a number, or full. \\[default: the task's]")
+]
+TestSamples = Annotated[int | None, Whole(help="Evaluate on a fixed random sample of the test set, of this size.")]
+Weights = Annotated[
+    str | None,
+    Option(help="Whether all clients count the same, or all samples: clients or samples. \\[default: clients]"),
+]
+Workers = Annotated[int | None, Whole(help="Train so many clients at the same time. \\[default: the cores]")]
+Device = Annotated[str, Option(help="Where to train: cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
+Engine = Annotated[
+    str | None, Option(help="plain trains with the textbook loop: slower, and equal up to rounding. \\[default: auto]")
+]
 Explain = Annotated[bool, Option("--explain", help="Print how clients take their local steps, and why.")]
-Jobs = Annotated[int | None, Whole(help="Runs at the same time. \\[default: the cores]")]
+Jobs = Annotated[int | None, Whole(help="Carry out so many runs at the same time. \\[default: the cores]")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Wide = Annotated[bool, Option("--wide", help="Print all columns of the table.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Print what would be run, and run nothing.")]
 Out = partial(Option, "--out", "-o")  # the help differs between commands
 Output = partial(Option, "--output", "-o")
-Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Show no progress.")]
 
 
 def requested_run(items: list[str] | None, flags: Mapping[str, Any], quiet: bool = False) -> RunConfig:
@@ -63,9 +105,30 @@ def requested_run(items: list[str] | None, flags: Mapping[str, Any], quiet: bool
     return config
 
 
-def new_folder(*names: str) -> Path:
-    """Return the default folder of a new run or search: runs/<names>-<time>, with file.py:function as function."""
-    return Path("runs") / "-".join([*(name.rpartition(":")[2] for name in names), time.strftime("%Y%m%d-%H%M%S")])
+def new_folder(*names: str, claim: bool = True) -> Path:
+    """Make the default folder of a new run or search: runs/<names>-<time>, with file.py:function as function.
+
+    Making the folder claims the name: commands that start in the same second get -2, -3, ... A folder that is still
+    empty when the process ends is removed. Without `claim`, nothing is made.
+    """
+    name = "-".join([*(name.rpartition(":")[2] for name in names), time.strftime("%Y%m%d-%H%M%S")])
+    path, number = Path("runs") / name, 1
+    while claim:
+        try:
+            path.mkdir(parents=True)
+            atexit.register(_remove_if_empty, path.absolute())
+            break
+        except FileExistsError:
+            number += 1
+            path = path.with_name(f"{name}-{number}")
+        except OSError as error:
+            raise RunFolderError(f"cannot make the folder {path}: {error.strerror}; choose one with --out") from error
+    return path
+
+
+def _remove_if_empty(path: Path) -> None:
+    with suppress(OSError):
+        path.rmdir()
 
 
 def comma_list(texts: Iterable[str] | None) -> list[str]:

@@ -1,5 +1,6 @@
 """`fedgbo report` and `fedgbo watch`."""
 
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -25,19 +26,21 @@ from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tensorboard import write_events
 from fedgbo.runs.files import write_atomic
 
+ALL = ("run", "task", "algorithm", "seed", "round", "accuracy", "best", "s/round", "ends", "status")
+NAME_WIDTH = 30  # of a run's name without --wide; longer names are wrapped
 STYLES = {"running": "green", "finished": "", "died": "bold red", "diverged": "red", "damaged": "bold red"}
 
 
 def report(
-    runs: Annotated[list[Path], Argument(help="Run folders, or folders that contain some at any depth.")],
+    runs: Annotated[list[Path], Argument(help="Folders of runs, or folders that contain some at any depth.")],
     output: Annotated[
-        Path | None, opt.Output(help="The page. \\[default: report.html, unless other output is named]")
+        Path | None, opt.Output(help="The file of the page. \\[default: report.html, unless other output is named]")
     ] = None,
     figures: Annotated[
         Path | None, Option(help="A folder for figures (PNG, SVG, PDF) and tables (Markdown, LaTeX, CSV).")
     ] = None,
     tensorboard: Annotated[Path | None, Option(help="A folder for TensorBoard's event files.")] = None,
-    title: Annotated[str, Option(help="Title of the page.")] = "fedgbo report",
+    title: Annotated[str, Option(help="The title of the page.")] = "fedgbo report",
     own_tasks: Annotated[bool, Option("--own-tasks", help="Run the files of your own tasks, to count labels.")] = False,
 ) -> None:
     """Show runs on one page that opens offline, as figures and tables for a paper, or in TensorBoard.
@@ -76,8 +79,9 @@ def report(
 def watch(
     folder: Annotated[Path, Argument(help="A folder that contains runs at any depth.")] = Path("runs"),
     once: Annotated[bool, Option("--once", help="Print one table and exit.")] = False,
+    wide: opt.Wide = False,
     as_json: Annotated[bool, Option("--json", help="Print the runs as JSON, once.")] = False,
-    every: Annotated[float, Option(help="Seconds between two updates.", min=0.1)] = 1.0,
+    every: Annotated[float, Option(help="Update the table after so many seconds.", min=0.1)] = 1.0,
 ) -> None:
     """Follow the runs in a folder, of other processes too: status, rounds, accuracy, speed, estimated end.
 
@@ -88,18 +92,18 @@ def watch(
         print_json([{**asdict(view), "path": str(view.path)} for view in follower.look()])
     elif once or not out.is_terminal:
         views = follower.look()
-        print_whole(_runs_table(views, folder))
+        print_whole(_runs_table(views, folder, wide), wide)
         out.print(*_below(views), sep="\n")
     else:
-        _follow(follower, folder, every)
+        _follow(follower, folder, every, wide)
 
 
-def _follow(follower: Follower, folder: Path, every: float) -> None:
+def _follow(follower: Follower, folder: Path, every: float, wide: bool) -> None:
     def picture() -> Group:
         views = follower.look()
         room = max(3, out.height - 8 - sum(bool(view.problem) for view in views))
         shown = sorted(views, key=lambda view: view.status != "running")[:room]  # running ones first, if not all fit
-        table = _runs_table([view for view in views if view in shown], folder)
+        table = _runs_table([view for view in views if view in shown], folder, wide)
         return Group(table, *_below(views, hidden=len(views) - len(shown)))
 
     try:
@@ -111,19 +115,31 @@ def _follow(follower: Follower, folder: Path, every: float) -> None:
         return
 
 
-def _runs_table(views: Sequence[View], folder: Path) -> Table:
-    def cells(view: View) -> list[Text]:
+def _runs_table(views: Sequence[View], folder: Path, wide: bool) -> Table:
+    def cells(view: View) -> dict[str, Text]:
         name = str(view.path.relative_to(folder)) if view.path != folder else folder.name
-        numbers = ((view.latest, ".1%"), (view.best, ".1%"), (view.seconds_per_round, ".3g"))
-        texts = [name, view.task, view.label, "" if view.seed is None else str(view.seed)]
-        texts.append(f"{view.round}/{view.rounds}" if view.rounds else "")
-        texts += ["" if value is None else format(value, style) for value, style in numbers]
-        texts.append("" if view.ends_at is None else _end(view.ends_at))
-        return [*map(Text, texts), Text(view.status, style=STYLES.get(view.status, "yellow"))]
+        numbers = {
+            "accuracy": (view.latest, ".1%"),
+            "best": (view.best, ".1%"),
+            "s/round": (view.seconds_per_round, ".3g"),
+        }
+        texts = {
+            "run": name if wide else "\n".join(textwrap.wrap(name, NAME_WIDTH)),
+            "task": view.task,
+            "algorithm": view.label,
+            "seed": "" if view.seed is None else str(view.seed),
+            "round": f"{view.round}/{view.rounds}" if view.rounds else "",
+            **{key: "" if value is None else format(value, style) for key, (value, style) in numbers.items()},
+            "ends": "" if view.ends_at is None else _end(view.ends_at, wide),
+        }
+        return {key: Text(text) for key, text in texts.items()} | {
+            "status": Text(view.status, STYLES.get(view.status, "yellow"))
+        }
 
+    columns = ALL if wide else ("run", "round", "accuracy", "ends", "status")
     right = ("seed", "round", "accuracy", "best", "s/round", "ends")
-    columns = ("run", "task", "algorithm", *right, "status")
-    return simple_table(escape(f"runs in {folder}"), columns, map(cells, views), right)
+    rows = [[row[name] for name in columns] for row in map(cells, views)]
+    return simple_table(escape(f"runs in {folder}"), columns, rows, right)
 
 
 def _below(views: Sequence[View], hidden: int = 0) -> list[Text]:
@@ -133,14 +149,14 @@ def _below(views: Sequence[View], hidden: int = 0) -> list[Text]:
     return [*(Text(f"{view.path}: {view.problem}", style="red") for view in views if view.problem), Text(tally + more)]
 
 
-def _end(at: float) -> str:
-    """Return the time of day and the time left, e.g. "14:05, in 12 min".
+def _end(at: float, wide: bool = True) -> str:
+    """Return the time left, e.g. "in 12 min", and with `wide` the time of day, e.g. "14:05, in 12 min".
 
-    >>> _end(0.0).endswith(", in 0 s")
-    True
+    >>> _end(0.0, wide=False)
+    'in 0 s'
     """
     left = max(0, round(at - time.time()))
     hours, minutes = divmod(left // 60, 60)
     length = f"{hours} h {minutes:02} min" if hours else f"{minutes} min" if minutes else f"{left} s"
     days = "" if left < 12 * 3600 else "%d %b "
-    return f"{time.strftime(f'{days}%H:%M', time.localtime(at))}, in {length}"
+    return f"{time.strftime(f'{days}%H:%M', time.localtime(at))}, in {length}" if wide else f"in {length}"

@@ -8,10 +8,11 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import one_run, out, print_json, say
+from fedgbo.cli.console import exit_code, one_run, out, print_json, say
 from fedgbo.core import ConfigError, DivergenceError, RankError
 from fedgbo.costs.closed import exchange
 from fedgbo.experiments.request import parse_value
+from fedgbo.reports.sections import settings_of
 from fedgbo.reports.table import quantity
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, execute, read_config
@@ -38,21 +39,22 @@ def run(
     test_samples: opt.TestSamples = None,
     weights: opt.Weights = None,
     metrics: Annotated[
-        opt.Texts, Option(help="Measure each round: cosine, or drift (twice the work); repeatable.")
+        opt.Texts, Option(help="Measure in each round: cosine, or drift (twice the work). It can be given twice.")
     ] = None,
-    lr: Annotated[float | None, Hyper(help="Clients' learning rate.")] = None,
-    server_lr: Annotated[float | None, Hyper(help="AdaptiveFedOpt's server learning rate.")] = None,
-    beta: Annotated[float | None, Hyper(help="Decay of SGDm or RMSProp; FedMAX's weight.")] = None,
-    beta1: Annotated[float | None, Hyper(help="Adam's.")] = None,
-    beta2: Annotated[float | None, Hyper(help="Adam's.")] = None,
-    eps: Annotated[float | None, Hyper(help="RMSProp's and Adam's.")] = None,
-    mu: Annotated[float | None, Hyper(help="FedProx's pull.")] = None,
+    lr: Annotated[float | None, Hyper(help="The clients' learning rate.")] = None,
+    server_lr: Annotated[float | None, Hyper(help="The server's learning rate, for AdaptiveFedOpt.")] = None,
+    beta: Annotated[float | None, Hyper(help="The decay of SGDm or RMSProp, or the weight of FedMAX.")] = None,
+    beta1: Annotated[float | None, Hyper(help="The decay of Adam's first moment.")] = None,
+    beta2: Annotated[float | None, Hyper(help="The decay of Adam's second moment.")] = None,
+    eps: Annotated[float | None, Hyper(help="The number that RMSProp and Adam add to the divisor.")] = None,
+    mu: Annotated[float | None, Hyper(help="The weight of FedProx's pull to the download.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
     engine: opt.Engine = None,
     explain: opt.Explain = False,
-    keep_best: Annotated[bool, Option("--keep-best", help="Keep the best evaluation's model, too.")] = False,
-    to: Annotated[Path | None, opt.Out(help="Folder of the run. \\[default: runs/<name>-<time>]")] = None,
+    keep_best: Annotated[bool, Option("--keep-best", help="Keep the model of the best evaluation, too.")] = False,
+    to: Annotated[Path | None, opt.Out(help="The folder of the run. \\[default: runs/<name>-<time>]")] = None,
+    dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -76,14 +78,17 @@ def run(
 
     def ask() -> tuple[RunConfig, Path]:
         config = opt.requested_run(items, flags, quiet or as_json)
-        return config, to or opt.new_folder(config.task["name"], config.label)
+        return config, to or opt.new_folder(config.task["name"], config.label, claim=not dry_run)
 
+    if dry_run:
+        _show_settings(*ask_rank0(ask), as_json)
+        return
     _carry_out(*ask_rank0(ask), _How(False, workers, device, explain, as_json, quiet))
 
 
 def resume(
-    folder: Annotated[Path, Argument(help="The run's folder.")],
-    rounds: Annotated[int | None, opt.Whole(help="Resume up to this many rounds instead.")] = None,
+    folder: Annotated[Path, Argument(help="The folder of the run.")],
+    rounds: Annotated[int | None, opt.Whole(help="Go on to so many rounds instead.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
     explain: opt.Explain = False,
@@ -95,6 +100,18 @@ def resume(
     if rounds is not None:
         config = config.model_copy(update={"rounds": rounds})
     _carry_out(config, folder, _How(True, workers, device, explain, as_json, quiet))
+
+
+def _show_settings(config: RunConfig, folder: Path, as_json: bool) -> None:
+    """Check the settings and print them all."""
+    config.build_task()  # raises where the data are missing
+    if as_json:
+        print_json({"out": str(folder), "config": config.complete().model_dump()})
+        return
+    out.print(f"would run {config.label}: {config.rounds} rounds, seed {config.seed}, into {folder}", markup=False)
+    for name, value in settings_of(config.complete()).items():
+        out.print(f"  {name:<24} {value}", markup=False)
+    out.print("nothing was run")
 
 
 class _How(NamedTuple):
@@ -126,9 +143,9 @@ def _carry_out(config: RunConfig, folder: Path, how: _How) -> None:
             if how.explain:
                 callbacks = [_Explanation(), *callbacks]
             result = execute(config, folder, callbacks, how.resume, how.workers, how.device)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         say(f"stopped; resume with: fedgbo resume {folder}")
-        sys.exit(130)
+        sys.exit(exit_code(error))
     except DivergenceError:
         say(f"all rounds before the divergence are kept in {folder}")
         raise
@@ -168,7 +185,11 @@ def _summary(result: Result, memory_bytes: int | None, folder: Path) -> dict[str
         "client_memory_bytes": memory_bytes,
         "seconds": last.seconds,
         "digest": digest(result.state.tensors()),
-    } | {name: value for name in ("validation_loss", "scores", "drift", "note") if (value := getattr(last, name))}
+    } | {
+        name: value
+        for name in ("validation_loss", "scores", "simulated_seconds", "drift", "note")
+        if (value := getattr(last, name))
+    }
 
 
 def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
@@ -182,6 +203,8 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
     sent = f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down"
     held = "" if memory_bytes is None else f"; each holds {quantity(memory_bytes, 'B', 1024)}"
     lines = [] if last.note is None else [last.note]
+    if last.simulated_seconds is not None:
+        lines.append(f"simulated time {last.simulated_seconds:,.1f} s ({best.simulated_seconds:,.1f} s until the best)")
     lines += [line for line in (_other_scores(last), _over_clients(last)) if line]
     if last.drift is not None:
         lines.append(f"client models {last.drift['cosine']:.3g} apart (mean cosine distance since the last evaluation)")

@@ -46,24 +46,24 @@ FORMULAS = {
     "momentum": "2 T η̃ L (1+β) (R² + η̃² Y) / (T̃ (1-β)²)",
 }
 
-FigureOption = Annotated[Path | None, Option(help="Draw it too: FILE.png and FILE.svg.", metavar="FILE")]
-COption = Annotated[float | None, Option("--c", help="C of Corollary 1. By default the best.")]
+FigureOption = Annotated[Path | None, Option(help="Draw a picture too: FILE.png and FILE.svg.", metavar="FILE")]
+COption = Annotated[float | None, Option("--c", help="The constant C of Corollary 1. By default the best one.")]
 
 
 @app.callback()
 def bound(
     context: typer.Context,
-    smoothness: Annotated[float, Option(help="L, of the gradients.")] = 1.0,
-    gradient: Annotated[float, Option(help="R, the largest norm of a stochastic gradient.")] = 1.0,
-    heterogeneity: Annotated[float, Option(help="G, how far clients' gradients are apart.")] = 1.0,
-    noise: Annotated[float, Option(help="σ, of minibatch gradients.")] = 1.0,
-    gap: Annotated[float, Option(help="F(x_0) - F*.")] = 1.0,
-    beta: Annotated[float, Option(help="β, SGDm's decay.")] = 0.9,
-    local_steps: Annotated[int, Option(help="K.")] = 10,
-    rounds: Annotated[int, Option(help="T.")] = 1000,
-    lr: Annotated[float | None, Option(help="η, SGDm's learning rate. By default Corollary 1's.")] = None,
+    smoothness: Annotated[float, Option(help="The smoothness L of the gradients.")] = 1.0,
+    gradient: Annotated[float, Option(help="The largest norm R of a stochastic gradient.")] = 1.0,
+    heterogeneity: Annotated[float, Option(help="How far clients' gradients are apart (G).")] = 1.0,
+    noise: Annotated[float, Option(help="The standard deviation σ of minibatch gradients.")] = 1.0,
+    gap: Annotated[float, Option(help="The distance F(x_0) - F* of the first loss from the least one.")] = 1.0,
+    beta: Annotated[float, Option(help="The decay β of SGDm.")] = 0.9,
+    local_steps: Annotated[int, Option(help="The local steps K of a client in a round.")] = 10,
+    rounds: Annotated[int, Option(help="The number of rounds T.")] = 1000,
+    lr: Annotated[float | None, Option(help="The learning rate η of SGDm. By default that of Corollary 1.")] = None,
     c: COption = None,
-    lipschitz: Annotated[float | None, Option(help="B. By default 1 / (1 - β).")] = None,
+    lipschitz: Annotated[float | None, Option(help="The constant B. By default 1 / (1 - β).")] = None,
     figure: FigureOption = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -106,17 +106,24 @@ def bound(
 
 @app.command("measure")
 def measure_command(
-    beta: Annotated[list[float] | None, Option(help="β; may be repeated. By default 0 and 0.9.")] = None,
-    rounds: Annotated[list[int] | None, Option(help=f"T; may be repeated. By default {ROUNDS}.")] = None,
-    local_steps: Annotated[int, Option(help="K.")] = 5,
-    seeds: Annotated[int, Option(help="Runs for each β and T.")] = 2,
+    beta: Annotated[
+        list[float] | None, Option(help="A decay β; can be given several times. By default 0 and 0.9.")
+    ] = None,
+    rounds: Annotated[
+        list[int] | None, Option(help=f"A number of rounds T; can be given several times. By default {ROUNDS}.")
+    ] = None,
+    local_steps: Annotated[int, Option(help="The local steps K of a client in a round.")] = 5,
+    seeds: Annotated[int, Option(help="The number of runs for each β and T.")] = 2,
     c: COption = None,
-    dimension: Annotated[int, Option(help="Of the parameter vector.")] = 10,
-    clients: Annotated[int, Option(help="In all; at most 5 take part in a round.")] = 20,
-    heterogeneity: Annotated[float, Option(help="How far clients' minimisers are apart.")] = 1.0,
+    dimension: Annotated[int, Option(help="The dimension of the parameter vector.")] = 10,
+    clients: Annotated[int, Option(help="The number of clients, of whom at most 5 take part in a round.")] = 20,
+    heterogeneity: Annotated[float, Option(help="How far the clients' minimisers are apart.")] = 1.0,
     noise: Annotated[float, Option(help="How far a client's samples are apart.")] = 1.0,
-    condition: Annotated[float, Option(help="Largest by smallest eigenvalue of the curvatures.")] = 10.0,
+    condition: Annotated[
+        float, Option(help="The ratio of the largest and the smallest eigenvalue of the curvatures.")
+    ] = 10.0,
     figure: FigureOption = None,
+    wide: opt.Wide = False,
     as_json: opt.Json = False,
 ) -> None:
     """Run FedGBO with SGDm on quadratics whose constants are known, and compare the measurements with the bound.
@@ -133,7 +140,7 @@ def measure_command(
     if as_json:
         print_json({"problem": asdict(problem), "results": [_result_json(result) for result in results]})
     else:
-        _print_measured(problem, results)
+        _print_measured(problem, results, wide)
     if figure is not None:
         subtitle = f"quadratics with known constants, K = {local_steps}, seeds: {seeds}"
         chart = bound_chart(measured_rows(results), "FedGBO-SGDm: measured, and Theorem 1", subtitle, points=True)
@@ -196,12 +203,12 @@ def _print_bound(problem: Problem, training: Training) -> None:
     print_whole(table)
 
 
-def _print_measured(problem: Problem, results: Sequence[Measurement]) -> None:
+def _print_measured(problem: Problem, results: Sequence[Measurement], wide: bool) -> None:
     values = zip(("L", "R", "G", "σ", "F(x_0) - F*"), asdict(problem).values(), strict=True)
     constants = ", ".join(f"{letter} = {value:.4g}" for letter, value in values)
     title = f"known constants: {constants}; K = {results[0].training.local_steps}; seeds: {results[0].seeds}"
-    names = ("β", "T", "η", "measured\nE ‖∇F(x_t)‖²", "bound", "bound by\nmeasured", "largest gradient\n(R)",
-             "largest ‖e_t‖\n(η̃ √Y)", "all hold")  # fmt: skip
+    assumed = ("largest gradient\n(R)", "largest ‖e_t‖\n(η̃ √Y)") if wide else ()
+    names = ("β", "T", "η", "measured\nE ‖∇F(x_t)‖²", "bound", "bound by\nmeasured", *assumed, "all hold")
     rows = []
     for result in results:
         training, (gradient, _, error, bound_check) = result.training, result.checks
@@ -210,8 +217,11 @@ def _print_measured(problem: Problem, results: Sequence[Measurement]) -> None:
         ratio = f"{bound_check.limit / result.measured:.3g}x" if result.measured else "-"
         assumptions = [f"{gradient.value:.3g} ({gradient.limit:.3g})", f"{error.value:.2g} ({error.limit:.2g})"]
         holds = f"[bold red]no: {failed}[/]" if failed else "yes"
-        rows.append([*settings, f"{result.measured:.4g}", f"{bound_check.limit:.4g}", ratio, *assumptions, holds])
-    print_whole(simple_table(title, names, rows, right=names))
+        shown = assumptions if wide else []
+        rows.append([*settings, f"{result.measured:.4g}", f"{bound_check.limit:.4g}", ratio, *shown, holds])
+    print_whole(simple_table(title, names, rows, right=names[:-1]), wide)
+    if not wide:
+        out.print("With --wide: the largest gradient and the largest ‖e_t‖, which the theorem assumes bounded.")
 
 
 def _bound_json(problem: Problem, training: Training, checks: Sequence[Condition]) -> dict[str, Any]:

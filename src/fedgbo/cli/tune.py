@@ -42,30 +42,37 @@ def tune(
             "\\[default: the paper's grids for every hyperparameter that has no default]",
         ),
     ] = None,
-    task: Annotated[str, Option(help="A task's name, or my_file.py:function.")] = "digits",
-    algorithm: Annotated[str, Option(help="An algorithm's name, or my_file.py:Class.")] = "fedgbo",
+    task: Annotated[str, opt.TaskName()] = "digits",
+    algorithm: Annotated[str, opt.AlgorithmName(help="The name of an algorithm, or my_file.py:Class.")] = "fedgbo",
     optimiser: opt.Optimiser = None,
-    search: Annotated[str, Search(help="tpe or grid.")] = "tpe",
-    trials: Annotated[int | None, Search(help="Settings to try. \\[default: 30; a grid: all]")] = None,
-    budget: Annotated[int | None, Search(help="Rounds that all trials together may take.")] = None,
-    prune: Annotated[int, Search(help="Successive halving keeps one trial in so many; 0: never.")] = 3,
-    score: Annotated[str, Score(help="curve (mean over all rounds), best or last accuracy.")] = "curve",
-    warm_up: Annotated[int, Score(help="First rounds that do not count.")] = 0,
-    seeds: Annotated[int, Score(help=f"Seeds {FIRST_SEED}, {FIRST_SEED + 1}, ... for each setting.")] = 2,
-    on: Annotated[str, Score(help="held-out: clients' held-out data; test: the test set.")] = "held-out",
-    held_out: Annotated[float, Score(help="Share of each client's training samples.")] = 0.2,
-    test_samples: Annotated[int | None, Score(help="Evaluate on a fixed random sample of these.")] = None,
-    eval_every: Annotated[int | None, Score(help="Rounds between evaluations. \\[default: for 20 of them]")] = None,
-    rounds: Annotated[int, Option(help="Communication rounds of a run.")] = 100,
-    local_steps: Annotated[int, Option(help="K, local steps of a client.")] = 10,
+    search: Annotated[str, Search(help="How to search: tpe or grid.")] = "tpe",
+    trials: Annotated[int | None, Search(help="Try so many settings. \\[default: 30; a grid: all]")] = None,
+    budget: Annotated[int | None, Search(help="The rounds that all trials together may take.")] = None,
+    prune: Annotated[int, Search(help="Keep one trial in so many (successive halving); 0 keeps all.")] = 3,
+    score: Annotated[str, Score(help="Score by curve (the mean over all rounds), best or last accuracy.")] = "curve",
+    warm_up: Annotated[int, Score(help="Leave out so many rounds at the beginning.")] = 0,
+    seeds: Annotated[int, Score(help=f"Try each setting with so many seeds: {FIRST_SEED}, {FIRST_SEED + 1}, ...")] = 2,
+    on: Annotated[
+        str, Score(help="Score on held-out (a part of the clients' data) or on test (the test set).")
+    ] = "held-out",
+    held_out: Annotated[float, Score(help="Hold out this share of each client's training samples.")] = 0.2,
+    test_samples: Annotated[int | None, Score(help="Evaluate on a fixed random sample of these, of this size.")] = None,
+    eval_every: Annotated[int | None, Score(help="Evaluate after so many rounds. \\[default: 20 times a run]")] = None,
+    rounds: Annotated[int, Option(help="The communication rounds of a run.")] = 100,
+    local_steps: Annotated[int, Option(help="The local steps of a client in a round (K).")] = 10,
     clients_per_round: opt.ClientsPerRound = None,
     batch_size: opt.BatchSize = None,
-    jobs: Annotated[int | None, Option(help="Trials at the same time. \\[default: the cores]")] = None,
-    storage: Annotated[
-        str | None, Option(help="An Optuna URL, for several machines. \\[default: a file in --out]")
+    jobs: Annotated[
+        int | None, Option(help="Carry out so many trials at the same time. \\[default: the cores]")
     ] = None,
-    study: Annotated[str | None, Option(help="The study's name in the storage. \\[default: from the task]")] = None,
-    to: Annotated[Path | None, opt.Out(help="Folder of the search. \\[default: runs/tune-<name>-<time>]")] = None,
+    storage: Annotated[
+        str | None, Option(help="The URL of an Optuna storage, for several machines. \\[default: a file in --out]")
+    ] = None,
+    study: Annotated[
+        str | None, Option(help="The name of the study in the storage. \\[default: from the task]")
+    ] = None,
+    to: Annotated[Path | None, opt.Out(help="The folder of the search. \\[default: runs/tune-<name>-<time>]")] = None,
+    dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -89,7 +96,10 @@ def tune(
     plan = plan_of(task, algorithm, optimiser, ranges or [], asked)
     workers = opt.worker_count(jobs)
     label = f"{task.rpartition(':')[2]}-{plan.config({axis.name: axis.low for axis in plan.axes}, 0).label}"
-    folder = to or opt.new_folder("tune", label)
+    folder = to or opt.new_folder("tune", label, claim=not dry_run)
+    if dry_run:
+        _show_plan(plan, workers, folder)
+        return
     if on == "test":
         err.print("[bold yellow]warning:[/] the test set chooses the settings, so it no longer tests them")
     began = time.monotonic()
@@ -105,13 +115,31 @@ def _search(plan: Plan, folder: Path, storage: str | None, name: str, workers: i
         raise MissingExtraError(f"fedgbo tune needs optuna: pip install 'fedgbo[tune]' ({error})") from error
     claim_folder(folder, plan, name)
     if not quiet:
-        many = f"{plan.trials} trials" if plan.budget is None else f"{plan.budget} rounds"
-        each = f"{plan.trial_rounds} rounds each, {workers} at a time, into {folder}"
-        err.print(escape(f"{plan.search}: {many} of {each}"))
+        err.print(escape(_work(plan, workers, folder)))
     hint = f"repeat the command with --out {folder} to resume"
     status = Status("", console=err)
     with stopped_by_ctrl_c(hint), status if err.is_terminal and not quiet else nullcontext():
         return search(plan, folder, storage or local_url(folder), name, workers, _progress(plan, status, quiet))
+
+
+def _work(plan: Plan, workers: int, folder: Path) -> str:
+    many = f"{plan.trials} trials" if plan.budget is None else f"trials of {plan.budget} rounds in all"
+    return f"{plan.search}: {many}, {plan.trial_rounds} rounds each, {workers} at a time, into {folder}"
+
+
+def _show_plan(plan: Plan, workers: int, folder: Path) -> None:
+    """Print what would be searched."""
+    out.print(escape(f"would search {plan.task['name']}: {plan.algorithm} {plan.optimiser or ''}".rstrip()))
+    for axis in plan.axes:
+        where = (
+            ", ".join(f"{value:g}" for value in axis.values)
+            if plan.search == "grid"
+            else f"{axis.low:g} to {axis.high:g}"
+        )
+        out.print(escape(f"  {axis.name:<12} {where}"))
+    for name, value in plan.fixed.items():
+        out.print(escape(f"  {name:<12} {value}"))
+    out.print(escape(f"{_work(plan, workers, folder)}; nothing was run"))
 
 
 def _progress(plan: Plan, status: Status, quiet: bool) -> "Callable[[optuna.Study], None]":

@@ -19,7 +19,7 @@ from fedgbo.core.errors import (
 )
 from fedgbo.core.objective import TERMS, GradientRule, MaxEntropy, Proximal, SharpnessAware, Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
-from fedgbo.core.pipeline import Aggregator, Sampler, Transform
+from fedgbo.core.pipeline import Aggregator, Sampler, Transform, Workload
 from fedgbo.core.random import Rows, check_seed, name_of, permutation, stream, torch_seed
 from fedgbo.core.schedule import SCHEDULES, Constant, Exponential, InverseSqrt, Number, Schedule, Step, at_round
 from fedgbo.core.state import State
@@ -30,7 +30,7 @@ __all__ = [
     "DataError", "DivergenceError", "Exponential", "FedGBOError", "FederatedAlgorithm", "FederationError",
     "FolderBusyError", "GradientRule", "InverseSqrt", "MaxEntropy", "Mean", "MissingExtraError", "Number",
     "Optimiser", "Part", "Proximal", "RankError", "Rows", "RunFolderError", "Sampler", "Schedule", "SharpnessAware",
-    "State", "Stats", "Step", "StopRun", "Term", "Transform", "Upload", "WrappedAlgorithm", "at_round", "check_seed",
-    "decay", "name_of", "not_negative", "optional", "permutation", "positive", "ruled", "share", "stream",
+    "State", "Stats", "Step", "StopRun", "Term", "Transform", "Upload", "Workload", "WrappedAlgorithm", "at_round",
+    "check_seed", "decay", "name_of", "not_negative", "optional", "permutation", "positive", "ruled", "share", "stream",
     "torch_seed", "unknown", "whole",
 ]  # fmt: skip

@@ -17,9 +17,9 @@ from fedgbo.core.upload import Mean
 
 @dataclass(frozen=True)
 class FederatedAlgorithm(ABC):
-    """What the server sends, what a client does with it, and what the server makes of the combined uploads.
+    """Base class of federated algorithms: what the server sends, how a client trains, and how the server updates.
 
-    `objective` adds terms to the clients' loss, whatever the algorithm.
+    `objective` adds terms to the clients' loss.
     """
 
     objective: Term | Sequence[Term] = field(default=(), kw_only=True)
@@ -47,8 +47,9 @@ class FederatedAlgorithm(ABC):
         return State(params)
 
     def client_state(self, params: Tensor) -> Stats:
-        """Return the vectors that every client keeps from round to round, as they are before its first round.
+        """Return the initial values of the vectors that every client keeps from round to round.
 
+        `params` is x_0, the model that the run starts from (on Flower the first model that the client downloads).
         `client_update` finds them in `client.state` and may replace them there. By default clients keep nothing.
         """
         return {}
@@ -57,10 +58,18 @@ class FederatedAlgorithm(ABC):
         """Return what clients download: by default the whole server state."""
         return server
 
+    @property
+    def personalised(self) -> bool:
+        """Whether clients use models of their own, which `personal` returns.
+
+        Where clients have test sets, each is then scored with its own model.
+        """
+        return False
+
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         """Return the model that a client uses, given the global model and the vectors that the client keeps.
 
-        By default that is the global model. Personalised algorithms are evaluated with it, client by client.
+        By default this is the global model.
         """
         return params
 
@@ -71,7 +80,7 @@ class FederatedAlgorithm(ABC):
         return None
 
     def version(self, server: State, staleness: int) -> State:
-        """Return the server state of so many rounds ago, from which late clients of an asynchronous run trained."""
+        """Return the server state of `staleness` rounds ago, from which late clients of an asynchronous run started."""
         if staleness:
             raise ConfigError(
                 f"{type(self).__name__} keeps no earlier server states, which asynchronous clients train from; "
@@ -80,14 +89,14 @@ class FederatedAlgorithm(ABC):
         return server
 
     def explicit(self, part: "Part") -> Mean:
-        """Return the mean with all that follows from the version that its clients trained from, such as gradients.
+        """Return the mean with all values that depend on the version its clients trained from, such as gradients.
 
-        `server_update` must take such a mean from any version. By default nothing follows.
+        `server_update` must accept such a mean from any version. By default the mean is returned unchanged.
         """
         return part.mean
 
     def merge(self, parts: Sequence["Part"]) -> tuple[Mean, float]:
-        """Return what `server_update` sees of a round: by default there is one part."""
+        """Combine the means of a round for `server_update`; by default there is only one."""
         return parts[0].mean, parts[0].steps
 
     @abstractmethod
@@ -138,6 +147,10 @@ class WrappedAlgorithm(FederatedAlgorithm):
 
     def client_state(self, params: Tensor) -> Stats:
         return self.base.client_state(params)
+
+    @property
+    def personalised(self) -> bool:
+        return self.base.personalised
 
     def personal(self, params: Tensor, state: Stats) -> Tensor:
         return self.base.personal(params, state)

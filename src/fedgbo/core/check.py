@@ -20,7 +20,7 @@ STEPS = (1, 2, 5)  # K of the clients
 
 
 def check(thing: Optimiser | FederatedAlgorithm, params: Tensor | None = None) -> str:
-    """Return a sentence that says what was checked; raise ConfigError with the first counterexample.
+    """Test the formulas of an optimiser or an algorithm; raise ConfigError with the first counterexample.
 
     An optimiser: `init`, `affine` and `track` return vectors of the right length, `update` does what `affine` says, the
     inverse step recovers the mean gradient of simulated local steps, and nothing changes its arguments. An algorithm:

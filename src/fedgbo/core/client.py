@@ -9,7 +9,7 @@ from fedgbo.core.optimiser import Optimiser, Stats
 
 
 class Client(ABC):
-    """One client in one round: its local data, seen through losses and gradients only.
+    """One client in one round, which gives access to losses and gradients on its local data.
 
     Gradients are of the local objective: the task's loss plus the algorithm's objective terms.
     """
@@ -22,7 +22,7 @@ class Client(ABC):
     @property
     @abstractmethod
     def rng(self) -> np.random.Generator:
-        """A random stream of this client and round. Use no other generator: results must be reproducible."""
+        """A random stream for this client and round. Results are reproducible only if you use no other generator."""
 
     @abstractmethod
     def gradient(self, params: Tensor, *, again: bool = False) -> Tensor:

@@ -7,25 +7,25 @@ from typing import Any
 
 
 class FedGBOError(Exception):
-    """The root of every error raised by fedgbo; `exit_code` is what the command line ends with."""
+    """Base class of all errors of fedgbo; `exit_code` is the exit code of the command line."""
 
     exit_code = 1
 
 
 class ConfigError(FedGBOError, ValueError):
-    """A name, a number or a combination that cannot be run."""
+    """A setting is invalid: an unknown name, a wrong value or an unsupported combination."""
 
     exit_code = 2
 
 
 class DataError(FedGBOError, ValueError):
-    """Data, labels or a model output that do not fit together."""
+    """The data, the labels or the model do not fit together."""
 
     exit_code = 3
 
 
 class RunFolderError(FedGBOError):
-    """A run folder or checkpoint that cannot be used."""
+    """A run folder or a checkpoint cannot be used."""
 
     exit_code = 4
 
@@ -35,7 +35,7 @@ class FolderBusyError(RunFolderError):
 
 
 class DivergenceError(FedGBOError, ArithmeticError):
-    """A loss, a parameter or a statistic that is no longer finite."""
+    """A loss, a parameter or a statistic is not finite."""
 
     exit_code = 5
 
@@ -44,19 +44,23 @@ class DivergenceError(FedGBOError, ArithmeticError):
 
 
 class RankError(FedGBOError):
-    """Another process of a run under torchrun that died, was stopped, does not answer or has gone another way."""
+    """Another process of a run under torchrun died, stopped, does not answer, or computed a different model."""
 
     exit_code = 6
 
 
 class FederationError(FedGBOError):
-    """A federation that cannot go on for now: too few clients or usable updates, or a server that is gone."""
+    """A federation cannot continue: too few clients or valid updates, or no connection to the server."""
 
     exit_code = 7
 
 
 class StopRun(FedGBOError):  # noqa: N818 (a signal such as StopIteration, not an error)
-    """Raised in a callback, ends the run after this round; `Progress.stop` raises it."""
+    """Stops the run after this round when a callback raises it; `Progress.stop` raises it."""
+
+
+class RunWarning(UserWarning):
+    """A resumed run whose result may differ from that of an uninterrupted one, or that has lost something."""
 
 
 class MissingExtraError(FedGBOError, ImportError):

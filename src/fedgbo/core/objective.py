@@ -14,22 +14,22 @@ from fedgbo.core.schedule import Number
 
 
 class Term:
-    """Something added to a client's loss: as a gradient in closed form, or as a loss on the last hidden layer."""
+    """A term added to a client's loss, as a gradient in closed form or as a loss on the last hidden layer."""
 
     needs_hidden: ClassVar[bool] = False
 
     def gradient(self, params: Tensor, start: Tensor) -> Tensor | None:
-        """Return what is added to the gradient at `params`, when the round began at `start`; None for nothing."""
+        """Return the term's gradient at `params` in a round that began at `start`, or None."""
         return None
 
     def loss(self, hidden: Tensor) -> Tensor:
-        """Return what is added to the loss, from the (B, d) activations of the last hidden layer."""
+        """Return the term's loss for the (B, d) activations of the last hidden layer."""
         return hidden.new_zeros(())
 
 
 @dataclass(frozen=True)
 class Proximal(Term):
-    """FedProx's pull towards the global model: + μ/2 ‖y - x_t‖² (Li et al., 2020)."""
+    """FedProx's proximal term: + μ/2 ‖y - x_t‖² (Li et al., 2020)."""
 
     mu: Number
 
@@ -67,7 +67,7 @@ GradientOf = Callable[[Tensor, bool], Tensor]
 
 
 class GradientRule(Term):
-    """A term that changes where gradients are taken. It sees the gradients of the loss with all other terms."""
+    """A term that changes the point at which gradients are computed. It applies to the loss with all other terms."""
 
     @abstractmethod
     def gradient_at(self, params: Tensor, again: bool, gradient: GradientOf) -> Tensor:

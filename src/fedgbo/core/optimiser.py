@@ -23,8 +23,8 @@ class Optimiser(ABC):
     def anchor(self, stats: Stats, start: Tensor) -> Stats:
         """Return the statistics for local steps that begin at the model `start`: by default the same.
 
-        An optimiser whose update depends on the broadcast model, such as AdamW, adds `start` under a name of its own.
-        `Client.descend` and FedGBO's inverse step call this; what it adds is neither sent nor kept.
+        An optimiser whose update depends on the broadcast model, such as AdamW, adds `start` under its own name.
+        `Client.descend` and FedGBO's inverse step call this. Added values are neither sent nor kept.
         """
         return stats
 
@@ -71,7 +71,7 @@ def _like(part: Tensor | float, params: Tensor) -> Tensor | float:
 class AffineOptimiser(Optimiser):
     """An optimiser whose update is affine in the gradient while the statistics are fixed: U(g) = a + b g.
 
-    FedGBO needs nothing else: the mean gradient of K local steps that moved the model by delta = x_t - x_{t+1} is
+    This is enough for FedGBO: the mean gradient of K local steps that moved the model by delta = x_t - x_{t+1} is
     I(delta) = (delta / K - a) / b, also when clients take unequal numbers of steps and K is their mean.
     """
 

@@ -20,13 +20,15 @@ class QuadraticClient(Client):
     It counts the gradients and losses that it computes.
     """
 
-    def __init__(self, client: int, t: int, steps: int, state: Stats, terms: Sequence[Term] = ()) -> None:
+    def __init__(
+        self, client: int, t: int, steps: int, state: Stats, terms: Sequence[Term] = (), length: int = LENGTH
+    ) -> None:
         self.id, self.samples, self.steps, self.state = client, 10 * (client + 1), steps, dict(state)
         self.minibatches = self.full_batches = self.losses = 0  # gradients and losses so far
         self._terms = terms
         self._rng, self._noise = stream(0, "client", t, client), stream(0, "noise", t, client)
-        self._minimum = torch.from_numpy(stream(0, "minimum", client).normal(size=LENGTH))
-        self._last = torch.zeros(LENGTH, dtype=torch.float64)
+        self._minimum = torch.from_numpy(stream(0, "minimum", client).normal(size=length))
+        self._last = torch.zeros(length, dtype=torch.float64)
 
     @property
     def rng(self) -> np.random.Generator:
@@ -45,7 +47,7 @@ class QuadraticClient(Client):
     def _gradient(self, params: Tensor, again: bool) -> Tensor:
         self.minibatches += 1
         if not again:
-            self._last = torch.from_numpy(self._noise.normal(size=LENGTH))
+            self._last = torch.from_numpy(self._noise.normal(size=len(self._last)))
         return params - self._minimum + self._last
 
     def _full_gradient(self, params: Tensor, again: bool) -> Tensor:

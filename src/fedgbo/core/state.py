@@ -15,9 +15,9 @@ from fedgbo.core.errors import ConfigError
 class State:
     """A flat vector of parameters, by name flat vectors of statistics, and the buffers that training changes.
 
-    Going down it holds the model x_t; coming up, the difference x_t - y that a client's training made. A difference
-    is as large as a model, and its mean keeps the digits that the mean of models would round away. An algorithm deals
-    with parameters and statistics only; the round loop carries the buffers (the running statistics of BatchNorm).
+    A download holds the model x_t, an upload the difference x_t - y. A difference has the size of a model, and its mean
+    keeps digits that a mean of models would round away. Algorithms handle only parameters and statistics; the round
+    loop handles the buffers, such as the running statistics of BatchNorm.
     """
 
     params: Tensor  # (P,)
@@ -26,7 +26,7 @@ class State:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes to send this."""
+        """The size of this state in bytes when it is sent."""
         own = self.params.nbytes + (0 if self.buffers is None else self.buffers.nbytes)
         return sum((x.nbytes for x in self.stats.values()), own)
 
@@ -52,7 +52,7 @@ class State:
         return self._each(lambda x: x.to(device))
 
     def clone(self) -> "State":
-        """Copy every vector, so that it is nothing but this."""
+        """Copy every vector."""
         return self._each(torch.clone)
 
     def versions(self) -> tuple[int, ...]:

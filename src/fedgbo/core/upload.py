@@ -10,7 +10,7 @@ from fedgbo.core.state import State
 
 @dataclass(frozen=True, eq=False)
 class Upload:
-    """One client's answer in one round. Only `state` and `samples` are the algorithm's; the rest is bookkeeping."""
+    """The upload of one client in one round. Only `state` and `samples` come from the algorithm."""
 
     client: int
     state: State  # the model as the difference x_t - y_K, and statistics
@@ -24,7 +24,7 @@ class Upload:
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """What the server sees of a round: combined vectors, and from how many of all clients they are."""
+    """The combined uploads of a round, the number of clients that took part, and the number of all clients."""
 
     params: Tensor  # (P,), of the differences x_t - y_K
     stats: Mapping[str, Tensor] = field(default_factory=dict)  # each (P,), or (1,) for one number

@@ -3,13 +3,13 @@
 The package's closed forms (closed.py) are the paper's formulas; this is what the code does, for every algorithm.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedgbo.core import FederatedAlgorithm, Mean
+from fedgbo.core import FederatedAlgorithm, Mean, State
 from fedgbo.core.quadratic import LENGTH, QuadraticClient
 
 
@@ -31,30 +31,56 @@ def trace(algorithm: FederatedAlgorithm) -> Trace:
     >>> trace(SCAFFOLD(SGD(lr=0.1)))
     Trace(down='2 |x|', up='2 |x|', kept='|x|', gradients='K', exchanges=1)
     """
-    sent, received, client, exchanges = _round(algorithm, 1)
-    other = _round(algorithm, 2)[2]
+    start = torch.linspace(-1, 1, LENGTH, dtype=torch.float64)
+    sent, received, client, exchanges = _round(algorithm, 1, start)
+    other = _round(algorithm, 2, start)[2]
     return Trace(
-        down=_size(sent),
-        up=_size(received),
+        down=_size(x for down in sent for x in down.tensors().values()),
+        up=_size(x for up in received for x in up.tensors().values()),
         kept=_size(client.state.values()),
         gradients=_gradients(client, other),
         exchanges=exchanges,
     )
 
 
-def _round(algorithm: FederatedAlgorithm, steps: int) -> tuple[list[Tensor], list[Tensor], QuadraticClient, int]:
+@dataclass(frozen=True)
+class Load:
+    """What a client's round costs, as far as a virtual clock counts it."""
+
+    sent: Sequence[State]  # downloads, one for each exchange
+    received: Sequence[State]  # uploads, before the transforms
+    per_step: int  # minibatches of a local step
+    more: int  # minibatches of a round besides
+    full: int  # passes over all of the client's samples
+
+    def samples(self, steps: int, batch: int, everything: int) -> int:
+        """Return the sample gradients, for minibatches of this size and so many samples of the client."""
+        return (self.per_step * steps + self.more) * batch + self.full * everything
+
+
+def load_of(algorithm: FederatedAlgorithm, params: Tensor) -> Load:
+    """Run two rounds of one client, with one and with two local steps, on a model as long as `params`."""
+    sent, received, one, _ = _round(algorithm, 1, params)
+    two = _round(algorithm, 2, params)[2]
+    per_step = two.minibatches - one.minibatches
+    received = [up.to(params.dtype) for up in received]
+    return Load(sent, received, per_step, one.minibatches - per_step, one.full_batches)
+
+
+def _round(
+    algorithm: FederatedAlgorithm, steps: int, params: Tensor
+) -> tuple[list[State], list[State], QuadraticClient, int]:
     """Return what one client downloads and uploads in a round, the client afterwards, and the number of exchanges."""
-    server = algorithm.init(torch.linspace(-1, 1, LENGTH, dtype=torch.float64))
-    client = QuadraticClient(0, 0, steps, algorithm.client_state(server.params), algorithm.terms)
+    server = algorithm.init(params)
+    state = algorithm.client_state(server.params)
+    client = QuadraticClient(0, 0, steps, state, algorithm.terms, params.numel())
     down = algorithm.broadcast(server)
     up = algorithm.client_update(down, client)
-    sent, received = [*down.tensors().values()], [*up.tensors().values()]
     second = algorithm.second_exchange(server, Mean(up.params, up.stats))
     if second is None:
-        return sent, received, client, 1
-    down = algorithm.broadcast(second)
-    up = algorithm.client_update(down, client)
-    return [*sent, *down.tensors().values()], [*received, *up.tensors().values()], client, 2
+        return [down], [up], client, 1
+    again = algorithm.broadcast(second)
+    return [down, again], [up, algorithm.client_update(again, client)], client, 2
 
 
 def _size(vectors: Iterable[Tensor]) -> str:

@@ -26,7 +26,7 @@ class Owned:
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Client c owns the training samples offsets[c] to offsets[c + 1]; the test set belongs to all."""
+    """Federated data: client c has the training samples offsets[c] to offsets[c + 1]; the test set is shared."""
 
     train: Samples
     offsets: Rows  # (clients + 1,)
@@ -43,13 +43,13 @@ class FederatedData:
         return int(self.offsets[client + 1] - self.offsets[client])
 
     def all_samples(self) -> dict[str, Samples]:
-        """Return training, test and validation samples and the clients' test samples, as far as there are any."""
+        """Return the training, test and validation samples and the clients' test samples that exist."""
         owned = {"validation": self.validation, "clients' test": self.client_tests}
         found = {"training": self.train} if self.test is None else {"training": self.train, "test": self.test}
         return found | {name: part.samples for name, part in owned.items() if part is not None}
 
     def digest(self) -> str:
-        """Return a digest of all samples and of who owns which: a run is resumed with the same data only."""
+        """Return a digest of all samples and their clients. A run can be resumed only with the same data."""
         owned = [part for part in (self.validation, self.client_tests) if part is not None]
         test = "" if self.test is None else self.test.digest()
         more = [(part.samples.digest(), part.offsets) for part in owned]
@@ -66,16 +66,16 @@ class FederatedData:
         collate: Collate | None = None,
         transform: Transform | None = None,
     ) -> "FederatedData":
-        """Take the data of each client, and those to test with.
+        """Make federated data from one entry per client, and test data.
 
         Each is a pair (inputs, targets) of arrays, lists or tensors, where inputs and targets may also be dicts or
         tuples of arrays and targets may be None; a dict of arrays, a DataFrame or a Hugging Face data set, where
         `target` names the column of targets; or a torch Dataset. Arrays are copied. Data sets are read when a sample
         is needed, after one pass that checks every sample.
 
-        Several test sets are possible: `test` for the model as a whole, `client_tests` with one for each client (None
-        for a client without). Without `test`, all clients' test samples together are the test set; without both,
-        nothing is tested.
+        `test` is for the model as a whole. `client_tests` has one entry per client, or None for a client without test
+        samples. Without `test`, the test samples of all clients together are the test set. Without both, there are no
+        test scores.
 
         collate(samples) makes (inputs, targets) of a list of samples, such as sequences of different lengths.
         transform(inputs, rng) changes the inputs of training batches; `rng` is a numpy generator named by the run's
@@ -123,7 +123,7 @@ class FederatedData:
         collate: Collate | None = None,
         transform: Transform | None = None,
     ) -> "FederatedData":
-        """Take the partitions of a FederatedDataset or of a Partitioner of Flower Datasets, one for each client.
+        """Make one client per partition of a FederatedDataset or a Partitioner of Flower Datasets.
 
         The test set is the split `test_split`, which a Partitioner does not have.
         """
@@ -150,9 +150,9 @@ class FederatedData:
         return cls.from_clients(train=[first, *rest], test=test, target=target, collate=collate, transform=transform)
 
     def split_validation(self, share: float = 0.2, seed: int = 0) -> "FederatedData":
-        """Keep `share` of each client's training samples out of training; a run is scored on them, too.
+        """Set `share` of each client's training samples aside for validation; a run is also scored on them.
 
-        The samples are chosen as `hold_out` chooses them. A client with too few samples keeps all of them.
+        `hold_out` chooses the samples. A client with too few samples keeps all of them.
         """
         if self.validation is not None:
             raise ConfigError("the data have a validation part already")
@@ -175,14 +175,18 @@ class FederatedData:
         return cls(train, np.asarray(offsets, dtype=np.int64), test)
 
 
-def hold_out(data: FederatedData, share: float = 0.2, seed: int = 0) -> FederatedData:
+def hold_out(data: FederatedData, share: float = 0.2, seed: int = 0, *, by_client: bool = False) -> FederatedData:
     """Replace the test set by `share` of each client's training samples, to choose settings by.
 
     The samples are drawn at random. If samples overlap their neighbours, as windows over a text do, the last ones are
     held out instead, and those that overlap both parts are dropped. Every client keeps at least one sample to train
     on, so a client with one sample (or too short a text) holds nothing out. The old test set is never read.
+
+    With `by_client`, they are the test sets of the clients that held them out, for models of the clients' own.
     """
     kept, held = _split(data, share, seed)
+    if by_client:
+        return FederatedData(kept.samples, kept.offsets, None, client_tests=held)
     return FederatedData(kept.samples, kept.offsets, held.samples)
 
 

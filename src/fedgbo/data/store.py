@@ -8,7 +8,6 @@ its content without reading it. A store is written under another name, flushed t
 old store or the new one.
 """
 
-import fcntl
 import hashlib
 import json
 import math
@@ -23,6 +22,7 @@ from uuid import uuid4
 import numpy as np
 
 from fedgbo.core import DataError, FolderBusyError, RunFolderError
+from fedgbo.core.locks import lock
 
 MAGIC = b"fedgbo2\n"
 FILE = "packed.bin"
@@ -170,22 +170,21 @@ def _write(path: Path, arrays: Mapping[str, Array], meta: Mapping[str, Any]) -> 
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the rename, too
-    finally:
-        os.close(folder)
+    if os.name != "nt":  # where a folder cannot be opened
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the rename, too
+        finally:
+            os.close(folder)
     return digest
 
 
 @contextmanager
 def _claimed(path: Path) -> Iterator[None]:
     """Let one process at a time write into the store's folder; the system releases the lock of a killed process."""
-    with (path / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FolderBusyError(f"another process is packing data into {path}; wait for it or stop it") from error
+    with (path / "lock").open("a") as file:
+        if not lock(file):
+            raise FolderBusyError(f"another process is packing data into {path}; wait for it or stop it")
         yield
 
 

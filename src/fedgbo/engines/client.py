@@ -84,7 +84,7 @@ class SimulatedClient(Client):
         self._batches = Batches(self.samples, engine.task.batch_size, engine.seed, work.t, client)
         self._rows: Rows | None = None  # of the last minibatch
         self._last: tuple[Batch, GeneratorState | None] | None = None  # it, and the generators' state after it
-        self._declared = engine.origin.client_state(work.algorithm, work.down.params)
+        self._declared = engine.origin.client_state(work.algorithm, work.origin)
         self.state = work.states.load(client, self._declared) if work.states is not None else {}
         local = self.state.pop(LOCAL_BUFFERS, None)
         model.buffers.load(work.down.buffers if local is None else local)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgbo.core import AffineStep, DivergenceError, FederatedAlgorithm, State, Upload
 from fedgbo.engines.client import SimulatedClient, upload_of
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
-from fedgbo.engines.evaluate import OwnBuffers, Scores
+from fedgbo.engines.evaluate import OwnModels, Scores
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import PlainEngine
 from fedgbo.tasks.task import Batch
@@ -197,8 +197,8 @@ class MeasuringEngine:
             gathered = self.other.train(work)
         return replace(gathered, drift=measured)
 
-    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
-        return (self.other or self.plain).evaluate(server, own_buffers)
+    def evaluate(self, server: State, own_models: OwnModels | None = None) -> Scores:
+        return (self.other or self.plain).evaluate(server, own_models)
 
     def _uploads(self, work: Round, drift: CohortDrift) -> Iterator[Upload]:
         for client, steps in zip(work.cohort, work.steps, strict=True):

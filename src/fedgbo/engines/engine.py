@@ -13,7 +13,7 @@ from fedgbo.core import AffineOptimiser, AffineStep, ConfigError, FederatedAlgor
 from fedgbo.costs.operations import Meter
 from fedgbo.data.tree import digest_of
 from fedgbo.engines.buffers import load_buffers
-from fedgbo.engines.evaluate import Chunk, OwnBuffers, Piece, Scorer, Scores
+from fedgbo.engines.evaluate import Chunk, OwnModels, Piece, Scorer, Scores
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.module import Blueprint
 from fedgbo.pipeline import Pipeline
@@ -44,11 +44,17 @@ class Round:
     pipeline: Pipeline
     meter: Meter
     states: ClientStates | None = None  # None: clients keep nothing
+    initial: Tensor | None = None  # x_0, from which the vectors that clients keep start; None: from what they download
     _steps: list[tuple[AffineOptimiser, AffineStep]] = field(default_factory=list, repr=False)
 
     def with_download(self, down: State) -> "Round":
         """Return the same work with another download, for the second exchange of a round."""
         return replace(self, down=down, _steps=[])
+
+    @property
+    def origin(self) -> Tensor:
+        """The model that the vectors which clients keep start from."""
+        return self.down.params if self.initial is None else self.initial
 
     def fixed_step(self, optimiser: AffineOptimiser, stats: Stats, like: Tensor) -> AffineStep:
         """Return the local step of these statistics; that of the broadcast ones is computed once a round."""
@@ -150,10 +156,11 @@ class Engine(Protocol):
     def train(self, work: Round) -> Gathered:
         """Run `client_update` once for every client of the cohort, and combine the uploads."""
 
-    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
+    def evaluate(self, server: State, own_models: OwnModels | None = None) -> Scores:
         """Return the loss and the metrics on all samples that are there to score with.
 
-        `own_buffers` has the buffers that each client keeps, where clients keep them.
+        `own_models` has the model that each client uses, where that is not the server's. Clients' samples are then
+        scored with it, and all clients' test samples together are the test set.
         """
 
 
@@ -165,10 +172,10 @@ class LocalEngine(Engine, Protocol):
     def uploads(self, work: Round, order: Sequence[tuple[int, int]]) -> Iterator[Upload]:
         """Yield the uploads of clients, given with their numbers of local steps, in this order."""
 
-    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
+    def chunks(self, own_models: OwnModels | None = None) -> Sequence[Chunk]:
         """Return the chunks of samples that a model is scored on."""
 
-    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_models: OwnModels | None = None) -> Iterator[Piece]:
         """Yield what chunks of samples add to the scores."""
 
 

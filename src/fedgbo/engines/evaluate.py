@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from fedgbo.core import ConfigError, DataError, FedGBOError, Rows
+from fedgbo.core import ConfigError, DataError, FedGBOError, Rows, State
 from fedgbo.data.federated import FederatedData, Owned
 from fedgbo.data.samples import Samples
 from fedgbo.data.tree import joined, kind_of
@@ -24,7 +24,7 @@ CHUNK = 64  # samples that go through the model at once: more is slower, and tak
 TEST, VALIDATION = "test", "validation"
 WORST = 0.1  # of the clients: Li et al., "Fair resource allocation in federated learning" (2020), report their mean
 Score = float | None  # None: a metric that is not a finite number
-OwnBuffers = Callable[[int], Tensor]  # a client's number -> the buffers that it keeps
+OwnModels = Callable[[int], State]  # a client's number -> the model that it uses, with its buffers
 
 
 @dataclass(frozen=True)
@@ -249,14 +249,14 @@ class Scorer:
             ) from error
 
 
-def check_local(data: FederatedData, own_buffers: OwnBuffers | None) -> None:
+def check_local(data: FederatedData, own_models: OwnModels | None) -> None:
     """Raise unless models whose buffers differ between clients can be scored on these data."""
     if data.test is not None and data.client_tests is None:
         raise ConfigError(
             'with buffers="local" each client has statistics of its own, so that scores are those of clients: give '
             "FederatedData.from_clients client_tests=, one test set for each client, or test=None for no scores"
         )
-    if own_buffers is None and (data.client_tests is not None or data.validation is not None):
+    if own_models is None and (data.client_tests is not None or data.validation is not None):
         raise ConfigError(
             'with buffers="local" the statistics that clients keep are needed to score a model, and they are not here; '
             'read the scores in the records of a run in simulation or under torchrun, or use buffers="average"'
@@ -266,8 +266,8 @@ def check_local(data: FederatedData, own_buffers: OwnBuffers | None) -> None:
 def chunks_of(data: FederatedData, *, local: bool = False) -> list[Chunk]:
     """Return the chunks of all samples that a run is scored on.
 
-    Without a test set, all clients' test samples together are the test set. With `local`, where every client has
-    buffers of its own, this holds always, and no chunk has samples of two clients.
+    Without a test set, all clients' test samples together are the test set. With `local`, where every client has a
+    model or buffers of its own, this holds always, and no chunk has samples of two clients.
     """
     found: list[Chunk] = []
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
 from fedgbo.data.tree import call
 from fedgbo.engines.buffers import Buffers
-from fedgbo.engines.layers import accelerate
+from fedgbo.engines.layers import accelerate, replaced
 from fedgbo.engines.layers.network import Network, network_for
 from fedgbo.engines.module import last_linear
 from fedgbo.native import step_in_place
@@ -132,7 +132,7 @@ class FlatModel:
         if self.network is not None:
             return "the whole network in one call of C code"
         if self.module is not self.original:
-            return "torch's autograd with faster layers in the place of known ones"
+            return f"torch's autograd with faster layers in the place of {', '.join(replaced(self.module))}"
         return "torch's autograd with torch's own layers"
 
     def _gradients(self) -> Iterator[tuple[int, Tensor, Tensor]]:

@@ -19,7 +19,7 @@ from fedgbo.engines.client import Descent, SimulatedClient, upload_of
 from fedgbo.engines.engine import Gathered, Origin, Round, gather
 from fedgbo.engines.evaluate import (
     Chunk,
-    OwnBuffers,
+    OwnModels,
     Piece,
     Scorer,
     Scores,
@@ -154,27 +154,26 @@ class PlainEngine:
                 "the rng that Samples.batch is given"
             )
 
-    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
-        chunks = self.chunks(own_buffers)
-        return self.scorer.scores(chunks, self.pieces(server, chunks, own_buffers))
+    def evaluate(self, server: State, own_models: OwnModels | None = None) -> Scores:
+        chunks = self.chunks(own_models)
+        return self.scorer.scores(chunks, self.pieces(server, chunks, own_models))
 
-    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
-        local = self.origin.local_buffers is not None
-        if local:
-            check_local(self.task.data, own_buffers)
-        return chunks_of(self.task.data, local=local)
+    def chunks(self, own_models: OwnModels | None = None) -> Sequence[Chunk]:
+        if self.origin.local_buffers is not None:
+            check_local(self.task.data, own_models)
+        return chunks_of(self.task.data, local=own_models is not None or self.origin.local_buffers is not None)
 
-    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
-        return (self.score(self.model, server, chunk, own_buffers) for chunk in chunks)
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_models: OwnModels | None = None) -> Iterator[Piece]:
+        return (self.score(self.model, server, chunk, own_models) for chunk in chunks)
 
-    def score(self, model: FlatModel, server: State, chunk: Chunk, own_buffers: OwnBuffers | None = None) -> Piece:
+    def score(self, model: FlatModel, server: State, chunk: Chunk, own_models: OwnModels | None = None) -> Piece:
         """Return what a chunk of samples adds to the scores."""
         if self.scoring_draws:
             self.generators.seed(self.seed, "evaluation", chunk.number)
         inputs, targets = self.batch(chunk.samples, chunk.rows)
-        own = own_buffers is not None and chunk.client is not None
-        model.buffers.load(own_buffers(chunk.client) if own else server.buffers)  # type: ignore[misc, arg-type]
-        return self.scorer.piece(len(chunk.rows), model.outputs(server.params, inputs), targets)
+        used = server if own_models is None or chunk.client is None else own_models(chunk.client)
+        model.buffers.load(used.buffers)
+        return self.scorer.piece(len(chunk.rows), model.outputs(used.params, inputs), targets)
 
     def _try_scoring(self) -> tuple[bool, Scorer]:
         """Score a few samples; return whether that draws random numbers, and the scorer."""

@@ -22,7 +22,7 @@ import torch
 from fedgbo.core import FederatedAlgorithm, State, Upload
 from fedgbo.engines.batches import Pause
 from fedgbo.engines.engine import Gathered, Round, gather
-from fedgbo.engines.evaluate import Chunk, OwnBuffers, Piece, Scores
+from fedgbo.engines.evaluate import Chunk, OwnModels, Piece, Scores
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.plain import PlainEngine
 
@@ -136,17 +136,17 @@ class ThreadedEngine:
             yield from self._each(update, whole)
             yield from _results(begun)
 
-    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
-        chunks = self.chunks(own_buffers)
-        return self.scorer.scores(chunks, self.pieces(server, chunks, own_buffers))
+    def evaluate(self, server: State, own_models: OwnModels | None = None) -> Scores:
+        chunks = self.chunks(own_models)
+        return self.scorer.scores(chunks, self.pieces(server, chunks, own_models))
 
-    def chunks(self, own_buffers: OwnBuffers | None = None) -> Sequence[Chunk]:
-        return self.plain.chunks(own_buffers)
+    def chunks(self, own_models: OwnModels | None = None) -> Sequence[Chunk]:
+        return self.plain.chunks(own_models)
 
-    def pieces(self, server: State, chunks: Sequence[Chunk], own_buffers: OwnBuffers | None = None) -> Iterator[Piece]:
+    def pieces(self, server: State, chunks: Sequence[Chunk], own_models: OwnModels | None = None) -> Iterator[Piece]:
         if self.plain.scoring_draws:  # from generators that threads would share
-            return self.plain.pieces(server, chunks, own_buffers)
-        return self._each(lambda model, chunk: self.plain.score(model, server, chunk, own_buffers), chunks)
+            return self.plain.pieces(server, chunks, own_models)
+        return self._each(lambda model, chunk: self.plain.score(model, server, chunk, own_models), chunks)
 
     def _each(self, work: Callable[[FlatModel, Any], T], items: Iterable[Any]) -> Iterator[T]:
         """Yield work(model, item) for every item in order, a few of them under way at a time."""

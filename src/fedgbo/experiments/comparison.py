@@ -82,7 +82,7 @@ class Comparison:
         return f"Comparison({', '.join(self.results)} on {self.task}, {seeds} seed{'' if seeds == 1 else 's'}{told})"
 
     def __str__(self) -> str:
-        return plain_table(self.table) if self._has_accuracy() else repr(self)
+        return plain_table(self.table.shortened("In comparison.table")) if self._has_accuracy() else repr(self)
 
     def _has_accuracy(self) -> bool:
         return any(r.history[-1].accuracy is not None for seeds in self.results.values() for r in seeds.values())
@@ -116,10 +116,11 @@ def compare(
 ) -> Comparison:
     """Run each algorithm on each seed, one after the other, and return their results.
 
-    `algorithms` is a list, or a dict with labels of your own; each is an object such as FedGBO(SGDm(lr=0.1, beta=0.9)),
-    or a text as on the command line, such as "fedgbo:sgdm lr=0.1 beta=0.9". `seeds` is how many (0, 1, ...) or which.
-    `settings` are those of `fedgbo.run`, the same for all. With `out`, each run has a folder in it, and the same call
-    goes on where it was stopped. A run that diverges is reported and left out of all means.
+    `algorithms` is a list, or a dict with your own labels. Each algorithm is an object such as FedGBO(SGDm(lr=0.1,
+    beta=0.9)), or a string as on the command line, such as "fedgbo:sgdm lr=0.1 beta=0.9". `seeds` is their number (0,
+    1, ...) or a list. `settings` are arguments of `fedgbo.run`, the same for all runs. With `out`, each run has a
+    folder in it, and the same call continues where it stopped. A run that diverges is reported and left out of all
+    means.
     """
     if under_torchrun():
         raise ConfigError("fedgbo.compare is for one process; under torchrun, call fedgbo.run")

@@ -27,6 +27,7 @@ from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.round import Progress
 
 TELL_SECONDS = 0.2  # between two reports of one run
+STOPS = [getattr(signal, name) for name in ("SIGINT", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
 WAIT_SECONDS = 0.2  # between two looks at a folder that another process writes into
 
 
@@ -36,11 +37,7 @@ class Job:
 
     config: RunConfig
     out: Path
-    name: str = ""
-
-    @property
-    def title(self) -> str:
-        return self.name or f"{self.config.label} seed {self.config.seed}"
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,15 +123,16 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
 
 @contextmanager
 def ctrl_c_ignored() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C, even while they import: their parent stops them."""
+    """Start processes that ignore Ctrl-C and a closed terminal, even while they import: their parent stops them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # children inherit it
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}  # children inherit it
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _pass_on(news: "Queue[News]", tell: Tell, wait: bool = True) -> None:
@@ -148,7 +146,8 @@ _worker: dict[str, Any] = {}  # the arguments of `_run` that all jobs of this pr
 
 
 def _start_worker(news: "Queue[News]", stop: Event, threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
     _worker.update(tell=news.put, stop=stop, threads=threads)
     threading.Thread(target=_die_with_parent, daemon=True).start()
 

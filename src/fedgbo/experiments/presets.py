@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from fedgbo.core import ConfigError, Optimiser, unknown
 from fedgbo.runs.describe import find, name_of, parameters
 
 COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]
-PRESETS = ("digits", "paper")  # paper.csv is an exact copy of the authors' table
+PRESETS = ("digits", "field", "paper")  # paper.csv is an exact copy of the authors' table
+FIELD = "field"  # every algorithm, tuned with the same effort: scripts/tune_digits.py --field
 SPELLINGS = {"client_lr": "lr", "clr": "lr", "slr": "server_lr", "sbeta": "beta"}  # the authors', for AdaptiveFedOpt
 ORDER = ("sgd", "sgdm", "rmsprop", "adam")
 
@@ -72,8 +73,8 @@ def preset(
 
 
 def task_names(task: str) -> tuple[str, str]:
-    """Return a task's own name and, if it is a synthetic stand-in, that of the original."""
-    return task, task.removesuffix("-synthetic")
+    """Return a task's own name and that of the original, if it is a synthetic stand-in or has test sets of clients."""
+    return task, task.removesuffix("-synthetic").removesuffix("-clients")
 
 
 def known_name(text: str) -> str:
@@ -122,11 +123,16 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
         elif key in parameters(find("optimiser", table[server]["name"])):
             table[server][key] = value
         elif key in parameters(made) and key not in slots:
-            table[key] = int(value) if get_type_hints(made).get(key) is int else value
+            table[key] = int(value) if _takes_whole(get_type_hints(made).get(key), value) else value
         else:
             told = f"it takes {', '.join(accepted_settings(algorithm, table[server]['name']))}"
             raise ConfigError(f"{algorithm} with {table[server]['name']} takes no {key}; {told}")
     return table | {slot: table[slot] | own for slot, own in tables.items()}
+
+
+def _takes_whole(hint: Any, value: Any) -> bool:
+    """Return whether a setting that is read as a float is a whole number."""
+    return hint is int or (int in get_args(hint) and isinstance(value, float) and value.is_integer())
 
 
 def accepted_settings(algorithm: str, optimiser: str | None) -> list[str]:

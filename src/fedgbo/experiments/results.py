@@ -9,7 +9,7 @@ from fedgbo.core import FolderBusyError, RunFolderError
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name
-from fedgbo.reports.comparison import baseline_of, cost_columns, cost_lines, cost_remarks
+from fedgbo.reports.comparison import BRIEF, baseline_of, cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import distinct, settings_of, unique
 from fedgbo.reports.table import Cell, Table
@@ -23,6 +23,7 @@ class PlannedRun:
     config: RunConfig
     path: Path
     find: Find
+    title: str = ""  # task, algorithm with the settings in which it differs from others, K and seed
 
     @property
     def ended(self) -> bool:
@@ -30,8 +31,7 @@ class PlannedRun:
         return self.find.state in ("finished", "diverged")
 
     def job(self) -> Job:
-        c = self.config
-        return Job(c, self.path, f"{task_name(c)} {c.label} K={steps_text(c)} seed {c.seed}")
+        return Job(self.config, self.path, self.title)
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,20 @@ def survey(experiment: Experiment, out: Path) -> list[PlannedRun]:
     """Look at the folder of every run. All experiments in `out` share the run folders."""
     if out.exists() and not out.is_dir():
         raise RunFolderError(f"{out} is a file; choose a folder")
-    paths = [(out / "runs" / folder_name(config), config) for config in experiment.configs]
-    return [PlannedRun(config, path, look(path, config)) for path, config in paths]
+    planned = []
+    for config, title in zip(experiment.configs, _titles(experiment.configs), strict=True):
+        path = out / "runs" / folder_name(config)
+        planned.append(PlannedRun(config, path, look(path, config), title))
+    return planned
+
+
+def _titles(configs: Sequence[RunConfig]) -> list[str]:
+    """Name runs by task, algorithm, K and seed, and by the settings in which runs of the same name differ."""
+    names = [f"{task_name(c)} {c.label} K={steps_text(c)}" for c in configs]
+    groups = {group_key(config): (name, config) for config, name in zip(configs, names, strict=True)}
+    labels = distinct([name for name, _ in groups.values()], [settings_of(c) for _, c in groups.values()])
+    label = dict(zip(groups, labels, strict=True))
+    return [f"{label[group_key(config)]} seed {config.seed}" for config in configs]
 
 
 def clear(runs: Sequence[PlannedRun]) -> tuple[list[PlannedRun], list[str]]:
@@ -147,6 +159,7 @@ def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
         labels=2 if several else 1,
         remarks=cost_remarks(against),
         measured=True,
+        brief=("Runs", *BRIEF) if against else (),
     )
 
 

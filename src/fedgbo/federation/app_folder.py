@@ -15,28 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core import RunFolderError
+from fedgbo.flower.options import APP_KEYS, Options
 from fedgbo.runs.config import RunConfig
 
 SETTINGS = "settings.toml"
-OPTIONS: Mapping[str, Any] = {
-    "run-folder": "",
-    "settings": "",
-    "resume": False,
-    "nodes": "",
-    "started-by": "",
-    "started-at": "",
-    "clients": 0,
-    "deadline": 120.0,
-    "quorum": 0.5,
-    "over-select": 0,
-    "wait": 120.0,
-    "min-nodes": 0,
-    "weighted": False,
-    "max-norm": 100.0,
-    "max-update": 1e6,
-    "attempts": 3,
-    "poll": 0.1,
-}
+# The keys of an app's configuration with their defaults; Flower lets a run override these and no others
+OPTIONS: Mapping[str, Any] = {**APP_KEYS, **{name: getattr(Options, key) for name, key in Options.names().items()}}
 
 _PYPROJECT = """\
 [project]
@@ -184,27 +168,20 @@ def _project_name(text: str) -> str:
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
-    """Return a table of settings as TOML, one key a line; nested tables are inline, and None is left out.
+    """Return a table of settings as TOML; None, which TOML does not have, is left out.
 
-    >>> print(to_toml({"rounds": 5, "algorithm": {"name": "fedavg", "optimiser": {"lr": 0.1}}, "seed": None}), end="")
+    >>> print(to_toml({"rounds": 5, "algorithm": {"name": "fedavg", "lr": 0.1}, "seed": None}), end="")
     rounds = 5
-    algorithm = { name = "fedavg", optimiser = { lr = 0.1 } }
+    <BLANKLINE>
+    [algorithm]
+    name = "fedavg"
+    lr = 0.1
     """
-    return "".join(f"{item}\n" for item in _toml_items(table))
+    import tomli_w
 
+    def without_none(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: without_none(one) for key, one in value.items() if one is not None}
+        return [without_none(one) for one in value] if isinstance(value, list | tuple) else value
 
-def _toml_items(table: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in table.items():
-        if value is not None:
-            yield f"{key if re.fullmatch('[A-Za-z0-9_-]+', key) else json.dumps(key)} = {_toml_value(value)}"
-
-
-def _toml_value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        inner = ", ".join(_toml_items(value))
-        return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml_value(each) for each in value)}]"
-    if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)  # int and float, including inf and nan, are the same in both
+    return tomli_w.dumps(without_none(table))

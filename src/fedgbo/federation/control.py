@@ -13,8 +13,8 @@ from typing import Any
 from fedgbo.core import ConfigError, FederationError, RunFolderError
 from fedgbo.federation.credentials import require_flower
 from fedgbo.federation.network import Address, check_server
-from fedgbo.federation.registry import Registry, fingerprint
 from fedgbo.federation.superlink import ServerFolder
+from fedgbo.flower.registry import Registry, fingerprint
 
 KEY_IN_USE = 23  # Flower's ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE
 
@@ -122,11 +122,6 @@ class Control:
         """Stop a run."""
         self.server.audit("stop", run=run)
         self._call("StopRun", run_id=run)
-
-    def log(self, run: int) -> Iterator[str]:
-        """Yield the log of the server's app in pieces, until the run is over."""
-        for piece in self._call("StreamLogs", run_id=run, after_timestamp=0.0):
-            yield str(piece.log_output)
 
     def _call(self, method: str, **fields: Any) -> Any:
         """Call a method of the API; its request has the method's name and `Request`."""

@@ -9,6 +9,7 @@ registers the public key.
 import datetime
 import os
 import re
+import secrets
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,6 +56,12 @@ def write_new(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
         file.write(content)
         file.flush()
         os.fsync(handle)
+
+
+def write_secret(path: Path) -> None:
+    """Write a new random secret in the place of the last one."""
+    path.unlink(missing_ok=True)
+    write_new(path, secrets.token_hex(32).encode())
 
 
 def check_private(path: Path) -> None:

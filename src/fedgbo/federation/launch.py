@@ -90,6 +90,10 @@ def run_supernode(arguments: Sequence[str]) -> None:
 
 def run_superexec(arguments: Sequence[str]) -> None:
     """Run Flower's SuperExec with forks."""
+    ours, handler = logging.getLogger("fedgbo"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s: %(message)s"))  # as Flower's lines
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO)
     apps = None if arguments[0] == "-" else Path(arguments[0])
     host, _, port = arguments[arguments.index("--runtime-api-address") + 1].rpartition(":")
     while socket.socket().connect_ex((host, int(port))) != 0:  # quietly: the node's log is read for lost connections

@@ -1,15 +1,12 @@
 """A whole federation on this machine: a SuperLink and SuperNodes on loopback, with TLS and keys as in production.
 
 app/         the app, with settings.toml
-server/      certificates, the SuperLink's log
+server/      certificates, logs of the SuperLink, of the server's app and of the proxy
 node-0/ ...  each node's key and log
 run/         the run folder, as `fedgbo run` writes it, with events.jsonl
-server.log   the server app's log
-federation.json
 """
 
 import getpass
-import json
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,11 +28,10 @@ from fedgbo.federation.credentials import (
 )
 from fedgbo.federation.network import LOOPBACK, Address, free_ports
 from fedgbo.federation.processes import Process, Service, stop
-from fedgbo.federation.registry import Registry
 from fedgbo.federation.superlink import ServerFolder, start_server
 from fedgbo.federation.supernode import ConfigValue, start_node, wait_joined
+from fedgbo.flower.registry import Registry
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.files import write_atomic
 
 MOST_NODES = 64  # on one machine: each is several processes, which need about 380 MB together
 NODE_SECONDS = 10.0  # in which each node is ready for a run, when all share a few cores
@@ -45,16 +41,15 @@ class LocalFolder:
     """The paths in a local federation's folder."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.app, self.run, self.log = path, path / "app", path / "run", path / "server.log"
+        self.path, self.app, self.run = path, path / "app", path / "run"
         self.server = ServerFolder(path / "server")
 
     @property
     def nodes(self) -> list[NodeFolder]:
-        try:
-            count = json.loads((self.path / "federation.json").read_text(encoding="utf-8"))["nodes"]
-            whole("nodes", count)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunFolderError(f"{self.path} holds no federation that can be resumed: {error}") from error
+        """The nodes that `prepare` made; raise RunFolderError if there are none."""
+        count = len(list(self.path.glob("node-*/node.key")))
+        if not count:
+            raise RunFolderError(f"{self.path} holds no federation that can be resumed")
         return [NodeFolder(self.path / f"node-{number}") for number in range(count)]
 
 
@@ -65,7 +60,6 @@ class Running:
     control: Control
     server: Sequence[Process]
     nodes: Sequence[Process]
-    names: Mapping[int, str]  # of the nodes, by Flower's ids
     told: set[Process] = field(default_factory=set)  # nodes that were reported as lost
 
     @property
@@ -96,15 +90,14 @@ def prepare(path: Path, config: RunConfig, nodes: int, options: Mapping[str, Any
     patient = {"wait": max(OPTIONS["wait"], NODE_SECONDS * nodes)}
     write_app(folder.app, config, {**patient, **options}, link=True)
     make_certificates(folder.server.path)
-    write_atomic(folder.path / "federation.json", (json.dumps({"nodes": nodes}) + "\n").encode())
-    for node in folder.nodes:
-        make_node(node.path)
+    for number in range(nodes):
+        make_node(folder.path / f"node-{number}")
     return folder
 
 
 def overrides(server: ServerFolder, settings: Path, run_folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the app configuration that starts a run, or resumes it if the run folder exists."""
-    paths = {"settings": settings, "run-folder": run_folder, "nodes": Registry(server.path).path}
+    paths = {"settings": settings, "run-folder": run_folder, "nodes": server.path}
     return {
         **{name: str(path.absolute()) for name, path in paths.items()},
         "started-by": f"{getpass.getuser()}@{socket.gethostname()}",
@@ -146,7 +139,7 @@ def running(
             for node, process in zip(nodes, processes[len(services) :], strict=True):
                 wait_joined(process, node, address)
             tell(f"{len(nodes)} nodes have joined")
-            yield Running(to_server, processes[: len(services)], processes[len(services) :], registry.names())
+            yield Running(to_server, processes[: len(services)], processes[len(services) :])
     finally:
         stop(processes)
         folder.server.forget()

@@ -1,9 +1,9 @@
-"""Follows a run: its events as they come, the server app's log, how it ended, and the digest of its result."""
+"""Follows a run: its events as they come, how it ended, and the digest of its result."""
 
 import json
 import tempfile
-import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from typing import Any
 
 from fedgbo.core import FederationError, RunFolderError
 from fedgbo.federation.control import Control, NoAnswer, Status
-from fedgbo.federation.credentials import PRIVATE_FILE
-from fedgbo.federation.processes import Tail, without_colours
+from fedgbo.federation.processes import Tail
+from fedgbo.federation.superlink import ServerFolder
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import execute, read_config
 from fedgbo.runs.folder import RunFolder
@@ -23,6 +23,14 @@ PENDING_SECONDS = 180.0  # for the server's app to start; about 3 on an idle mac
 STATUS_SECONDS = 1.0  # between queries to the SuperLink
 SILENT_SECONDS = 120.0  # without an answer of the SuperLink, after which it is given up
 LAST_EVENT_SECONDS = 10.0  # in which a server app that ends in order writes its last event
+COUNTED = {  # kinds of events that are counted, and the names of the counts
+    "done_round": "rounds",
+    "abandoned": "abandoned_rounds",
+    "rejected": "rejected_updates",
+    "dropped": "dropped_updates",
+    "late": "late_updates",
+    "refused": "refused_nodes",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,23 @@ class EventFile:
                 yield Event(content["kind"], content)
 
 
+class RunCounts:
+    """Counts what happened in the runs that a server started; each event is read once."""
+
+    def __init__(self, server: ServerFolder) -> None:
+        self._server, self._files = server, dict[Path, EventFile]()
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+
+    def read(self) -> Mapping[tuple[str, str, str], int]:
+        """Return the counts so far, by what, the run's name, and the node's name where there is one."""
+        for entry in self._server.audited("start"):
+            folder = Path(entry["options"]["run-folder"])
+            for event in self._files.setdefault(folder, EventFile(folder)).new():
+                if event.kind in COUNTED:
+                    self._counts[COUNTED[event.kind], folder.name, event["node"] or ""] += 1
+        return self._counts
+
+
 @dataclass(frozen=True)
 class Ending:
     """How a run ended."""
@@ -76,8 +101,8 @@ class _Heard:
         for event in self._events.new():
             show(event)
             self._began = True
-            self.stopped = str(event["reason"]) if event.kind == "stopped" else self.stopped
-            self.digest = event["digest"] if event.kind == "finished" else self.digest
+            self.stopped = str(event["reason"]) if event.kind == "stopped" else ""  # a resumed run goes on after it
+            self.digest = event["digest"] if event.kind == "finished" else None
 
     def app_died(self) -> bool:
         """Whether the server's app let go of the run's folder without a last event, for some seconds."""
@@ -116,7 +141,7 @@ def follow(
                 heard.stopped = "the server's app died or was killed"
             if status.stage in ("pending", "starting") and time.monotonic() > patience:
                 raise FederationError(
-                    f"the server did not start the app within {PENDING_SECONDS:.0f} s; its superlink.log says more"
+                    f"the server did not start the app within {PENDING_SECONDS:.0f} s; its apps.log says more"
                 )
         if status.stage != "finished":
             time.sleep(EVENT_SECONDS)
@@ -126,26 +151,14 @@ def follow(
 
 
 @contextmanager
-def attended(control: Control, run: int, file: Path) -> Iterator[None]:
-    """Append the server app's log to a file meanwhile; stop the run if the block is left by an exception."""
-
-    def write() -> None:
-        with suppress(Exception), file.open("a", encoding="utf-8") as target:  # a broken log stream stops nothing
-            for piece in control.log(run):
-                target.write(without_colours(piece))
-                target.flush()
-
-    file.touch(mode=PRIVATE_FILE)
-    writer = threading.Thread(target=write, daemon=True, name="server log")
-    writer.start()
+def stopped_on_error(control: Control, run: int) -> Iterator[None]:
+    """Stop the run after Ctrl-C, SIGTERM and errors of the federation; it goes on if only the terminal is gone."""
     try:
         yield
-    except BaseException:
+    except (KeyboardInterrupt, FederationError):
         with suppress(FederationError):
-            control.stop(run)  # also ends the log stream, for which the SuperLink would wait
+            control.stop(run)
         raise
-    finally:
-        writer.join(timeout=2.0)  # for the last lines when the run is over
 
 
 def digest_of(run: Path) -> str:

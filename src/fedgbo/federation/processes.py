@@ -7,7 +7,6 @@ seen, and its helpers end when they notice that it is gone.
 """
 
 import ctypes
-import logging
 import os
 import re
 import shutil
@@ -19,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from fedgbo.core import FederationError, FedGBOError
@@ -111,15 +109,6 @@ class Process:
         code = self.popen.poll()
         how = "" if code is None else f"killed by {signal.Signals(-code).name}, " if code < 0 else f"exit code {code}, "
         return f"{how}last line of output: {lines[-1] if lines else '(none)'}; log: {self.log}"
-
-
-def rotating_log(logger: logging.Logger, path: Path) -> None:
-    """Write a logger's lines with timestamps into a private file; a full file is renamed, the last ones are kept."""
-    path.touch(mode=PRIVATE_FILE)
-    handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
 
 
 def rotate(log: Path) -> None:

@@ -26,10 +26,11 @@ from flwr.proto.fleet_pb2 import PushMessagesRequest
 
 from fedgbo import __version__
 from fedgbo.core import FederationError
+from fedgbo.federation.monitor import RunCounts
 from fedgbo.federation.network import LOOPBACK, is_loopback
-from fedgbo.federation.processes import rotating_log
-from fedgbo.federation.registry import FILE, Node, Registry
 from fedgbo.federation.signatures import HELLO, BadSignature, check_signature, key_in
+from fedgbo.federation.superlink import ServerFolder
+from fedgbo.flower.registry import FILE, Node, Registry
 
 FLEET = "/v1/fleet/"
 CALLS = (
@@ -46,6 +47,7 @@ CALLS = (
 )
 SECONDS = 120.0  # for a call, and between two on one connection
 BODY_SECONDS = 60.0  # for a request's body to arrive
+CONNECTED_SECONDS = 90.0  # since its last call, in which a node counts as connected; Flower's nodes call every 3 s
 LOG = logging.getLogger("fedgbo.proxy")
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -93,6 +95,7 @@ class Proxy:
         self._read = 0.0  # when the registry's file was written that was read last
         self._accounts: dict[str, Account] = {}
         self._counts: Counter[tuple[str, str]] = Counter()  # by what and node
+        self._runs = RunCounts(ServerFolder(registry.path.parent))
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer a call."""
@@ -132,17 +135,21 @@ class Proxy:
 
     def _node(self, headers: Mapping[str, str]) -> Node:
         """Return the registered node that signed a call."""
-        changed = self._registry.path.stat().st_mtime if self._registry.path.exists() else 0.0
-        if changed != self._read:
-            self._nodes, self._read = {node.key: node for node in self._registry.nodes().values()}, changed
         node = None
         try:
-            if (node := self._nodes.get(key := key_in(headers))) is None:
+            if (node := self._registered().get(key := key_in(headers))) is None:
                 raise Refused(401, "its key is not registered")
             check_signature(headers, key)
         except BadSignature as error:
             raise Refused(401, f"{error} (key of {node.name})" if node else str(error)) from error
         return node
+
+    def _registered(self) -> Mapping[str, Node]:
+        """Return the registered nodes by key, as the registry has them now."""
+        changed = self._registry.path.stat().st_mtime if self._registry.path.exists() else 0.0
+        if changed != self._read:
+            self._nodes, self._read = {node.key: node for node in self._registry.nodes().values()}, changed
+        return self._nodes
 
     async def _throttle(self, node: Node) -> Account:
         """Wait until the node may call again."""
@@ -224,14 +231,20 @@ class Proxy:
         self._counts[what, node.name if node else ""] += amount
 
     def _metrics(self) -> bytes:
-        """Return the counts in the format of Prometheus."""
-        lines = [
-            f'fedgbo_{what}_total{{node="{name}"}} {count}' for (what, name), count in sorted(self._counts.items())
-        ]
-        names = {node.key: node.name for node in self._nodes.values()}
-        for key, account in self._accounts.items():
-            lines.append(f'fedgbo_last_call_timestamp_seconds{{node="{names.get(key, "")}"}} {account.seen:.0f}')
-        lines.append(f"fedgbo_registered_nodes {len(self._nodes)}")
+        """Return counts by node, and by run and node, and the nodes, in the format of Prometheus."""
+        nodes, now = self._registered(), time.time()
+        seen = {node.name: self._accounts[key].seen for key, node in nodes.items() if key in self._accounts}
+        values = [(f"{what}_total", {"node": node}, count) for (what, node), count in self._counts.items()]
+        for (what, run, node), count in self._runs.read().items():
+            values.append((f"{what}_total", {"run": run, "node": node}, count))
+        values += [("last_call_timestamp_seconds", {"node": node}, round(at)) for node, at in seen.items()]
+        values.append(("connected_nodes", {}, sum(now - at < CONNECTED_SECONDS for at in seen.values())))
+        values.append(("registered_nodes", {}, len(nodes)))
+        lines: dict[str, None] = {}  # in order, each once
+        for name, labels, value in sorted(values, key=lambda one: one[0]):
+            lines[f"# TYPE fedgbo_{name} {'counter' if name.endswith('_total') else 'gauge'}"] = None
+            told = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items() if text)
+            lines[f"fedgbo_{name}{{{told}}} {value}" if told else f"fedgbo_{name} {value}"] = None
         return ("\n".join(lines) + "\n").encode()
 
 
@@ -243,7 +256,8 @@ async def _answer(send: Send, status: int, body: bytes, kind: str = "application
 
 def serve(folder: Path, host: str, port: int, superlink_port: int) -> None:
     """Serve until a signal."""
-    rotating_log(LOG, folder / "proxy.log")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
+    LOG.setLevel(logging.INFO)
     if not (folder / FILE).exists():
         LOG.info("no node is registered yet")
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))

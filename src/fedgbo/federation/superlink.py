@@ -4,27 +4,27 @@ import datetime
 import getpass
 import json
 import os
-import secrets
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedgbo.core import FederationError, RunFolderError
-from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower, write_new
+from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower, write_secret
 from fedgbo.federation.network import EVERYWHERE, LOOPBACK, Address, answers, check_free, free_ports
-from fedgbo.federation.processes import LAUNCH, Process, Service, flower_environment, stop
+from fedgbo.federation.processes import LAUNCH, Process, Service, Tail, flower_environment, stop
 from fedgbo.runs.files import write_atomic
 
 READY_SECONDS = 120.0  # about 6 on an idle machine
 
 
 class ServerFolder:
-    """The server's folder: certificates, the database of registered nodes, Flower's files, the SuperLink's log."""
+    """The server's folder: certificates, the database of registered nodes, Flower's files, logs."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.log, self._note = path, path / "superlink.log", path / "server.json"
-        self.proxy_log = path / "proxy.log"
+        self.path, self._note = path, path / "server.json"
+        self.log, self.app_log, self.proxy_log = (path / f"{name}.log" for name in ("superlink", "apps", "proxy"))
         self.secret, self.task_secret = path / "control.secret", path / "tasks.secret"
         self.ca, self.certificate, self.key = path / "ca.crt", path / "server.crt", path / "server.key"
 
@@ -60,11 +60,11 @@ class ServerFolder:
 
     def audited(self, what: str) -> list[dict[str, Any]]:
         """Return the audit's entries of a kind, the last one last."""
-        try:
-            lines = (self.path / "audit.jsonl").read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            return []
-        return [entry for entry in map(json.loads, lines) if entry["what"] == what]
+        entries = []
+        for line in Tail(self.path / "audit.jsonl").lines():
+            with suppress(ValueError):  # a line that a full disk cut off
+                entries.append(json.loads(line))
+        return [entry for entry in entries if entry["what"] == what]
 
     def note(self, address: Address, control: Address) -> None:
         """Record where nodes reach the running server, and where operators on this machine do."""
@@ -105,14 +105,13 @@ def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) ->
     port = free_ports(1)[0]
     inside = Address(LOOPBACK, port)
     here = Address(LOOPBACK if listen.host in EVERYWHERE else listen.host, listen.port)
-    for file in (server.secret, server.task_secret):
-        file.unlink(missing_ok=True)
-        write_new(file, secrets.token_hex(32).encode())
+    write_secret(server.secret)
+    write_secret(server.task_secret)
     environment = flower_environment(server.path / "flwr")
 
-    def start(name: str, command: Sequence[str], ready: Callable[[], bool]) -> Callable[[], Process]:
-        def now() -> Process:
-            process = Process.start(name, command, environment, server.log)
+    def service(name: str, log: Path, command: Sequence[str], ready: Callable[[], bool]) -> Service:
+        def start() -> Process:
+            process = Process.start(name, command, environment, log)
             try:
                 process.wait_for(ready, READY_SECONDS, "an answer")
             except BaseException:
@@ -120,36 +119,34 @@ def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) ->
                 raise
             return process
 
-        return now
+        return Service(start)
 
-    link = [
-        *LAUNCH,
-        "superlink",
-        str(server.secret),
-        "--host",
-        LOOPBACK,
-        "--port",
-        str(port),
-        "--disable-runtime-dependency-installation",
+    guard = ["--superexec-auth-secret-file", str(server.task_secret)]
+    link = [*LAUNCH, "superlink", str(server.secret), "--host", LOOPBACK, "--port", str(port)]
+    link += ["--isolation", "process", *guard, "--disable-runtime-dependency-installation", "--enable-supernode-auth"]
+    link += [
+        "--ssl-ca-certfile",
+        str(server.ca),
+        "--ssl-certfile",
+        str(server.certificate),
+        "--ssl-keyfile",
+        str(server.key),
     ]
-    link += ["--isolation", "process", "--superexec-auth-secret-file", str(server.task_secret)]
-    link += ["--enable-supernode-auth", "--ssl-ca-certfile", str(server.ca)]
-    link += ["--ssl-certfile", str(server.certificate), "--ssl-keyfile", str(server.key)]
     if keep:
         database = server.path / "superlink.db"
         database.touch(mode=PRIVATE_FILE)
         database.chmod(PRIVATE_FILE)
         link += ["--database", str(database)]
     tasks = [*LAUNCH, "superexec", "-", "--runtime-api-address", str(inside), "--root-certificates", str(server.ca)]
-    tasks += ["--superexec-auth-secret-file", str(server.task_secret)]
+    tasks += guard
     door = [sys.executable, "-m", "fedgbo.federation.proxy", str(server.path), listen.host, str(listen.port), str(port)]
     services: list[Service] = []
     try:
-        services.append(Service(start("the SuperLink", link, lambda: answers(inside, server.ca))))
-        services.append(Service(start("the process of the server's apps", tasks, lambda: True)))
-        services.append(Service(start("the proxy", door, lambda: answers(here, server.ca))))
+        services.append(service("the SuperLink", server.log, link, lambda: answers(inside, server.ca)))
+        services.append(service("the process of the server's apps", server.app_log, tasks, lambda: True))
+        services.append(service("the proxy", server.proxy_log, door, lambda: answers(here, server.ca)))
     except BaseException:
-        stop(service.process for service in services)
+        stop(each.process for each in services)
         raise
     server.note(here, inside)
     return services

@@ -2,13 +2,12 @@
 
 import json
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from fedgbo.core import ConfigError, FederationError
-from fedgbo.federation.credentials import NodeFolder, write_new
+from fedgbo.federation.credentials import NodeFolder, write_secret
 from fedgbo.federation.network import LOOPBACK, Address, free_ports
 from fedgbo.federation.processes import LAUNCH, Process, Tail, flower_environment, stop, without_colours
 
@@ -50,8 +49,7 @@ def start_node(
     """
     node.check()
     secret = node.path / "tasks.secret"
-    secret.unlink(missing_ok=True)
-    write_new(secret, secrets.token_hex(32).encode())
+    write_secret(secret)
     port = str(free_ports(1)[0])
     guard = ["--superexec-auth-secret-file", str(secret)]
     supernode = [*LAUNCH, "supernode", "--superlink", str(superlink)]

@@ -62,7 +62,7 @@ class Exchange:
             _, order, _ = self._overdue.pop(message.id)
             if reply.content is not None:
                 for client in order.clients:
-                    self._events("late", round=order.round + 1, client=client, node=message.node)
+                    self._events("late", round=order.round + 1, client=client, node=self._roster.name(message.node))
         now = time.monotonic()
         self._messenger.drop(message for message, _, until in self._overdue.values() if until <= now)
         self._overdue = {key: late for key, late in self._overdue.items() if late[2] > now and key not in idle}
@@ -181,7 +181,7 @@ class Exchange:
 
     def _report(self, kind: str, attempt: Attempt, clients: Iterable[int], node: int, reason: str) -> None:
         for client in clients:
-            self._events(kind, round=attempt.t + 1, client=client, node=node, reason=reason)
+            self._events(kind, round=attempt.t + 1, client=client, node=self._roster.name(node), reason=reason)
 
 
 def _orders(attempt: Attempt) -> dict[int, Order]:

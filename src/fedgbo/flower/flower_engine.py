@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from fedgbo.core import ConfigError, FederatedAlgorithm, FederationError, State, Upload, stream
 from fedgbo.costs.closed import exchange
 from fedgbo.engines.engine import Engine, Gathered, Round, gather
-from fedgbo.engines.evaluate import OwnBuffers, Scores
+from fedgbo.engines.evaluate import OwnModels, Scores
 from fedgbo.flower.exchange import Attempt, Exchange, Outcome
 from fedgbo.flower.messenger import Events, Messenger
 from fedgbo.flower.options import Options
@@ -25,6 +25,7 @@ from fedgbo.runs.describe import describe
 from fedgbo.runs.memory import ClientMemory
 from fedgbo.runs.steps import LocalSteps, steps_of
 
+OWN_MODELS = "scores are those of the global model, as clients keep their own models on their nodes"
 MAX_SHARE = 10  # times the median number of samples: in a weighted mean a client counts for no more
 
 
@@ -47,8 +48,9 @@ class FlowerEngine:
     def choice(self) -> str:
         return "on Flower's nodes"
 
-    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
-        return self._local.evaluate(server)  # buffers that clients keep are on their nodes
+    def evaluate(self, server: State, own_models: OwnModels | None = None) -> Scores:
+        scores = self._local.evaluate(server)  # what clients keep is on their nodes
+        return scores if own_models is None else replace(scores, note=OWN_MODELS)
 
     def train(self, work: Round) -> Gathered:
         """Run a round on the cohort's nodes; retry it if there were too few valid updates."""
@@ -117,8 +119,9 @@ class FlowerEngine:
         missing = [client for client in cohort if client not in free]
         for client in missing:
             host = self._roster.clients.get(client)
+            node = "no node" if host is None else self._roster.name(host.node)
             reason = "no node hosts it now" if host is None else "its node has not answered an earlier round yet"
-            self._events("dropped", round=t + 1, client=client, node=None if host is None else host.node, reason=reason)
+            self._events("dropped", round=t + 1, client=client, node=node, reason=reason)
         size = len(cohort) + self._options.over_select - (0 if number else len(missing))
         spare = stream(self.seed, "spare clients", t, number).permutation(sorted(free - set(cohort))).tolist()
         in_order = [*(client for client in cohort if client in free), *spare]

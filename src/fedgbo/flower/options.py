@@ -7,6 +7,15 @@ from typing import Any
 
 from fedgbo.core import ConfigError, not_negative, positive, whole
 
+APP_KEYS: Mapping[str, Any] = {  # of an app's configuration, besides the options, with their defaults
+    "run-folder": "",
+    "settings": "",
+    "resume": False,
+    "clients": 0,
+    "started-by": "",
+    "started-at": "",
+}
+
 
 @dataclass(frozen=True)
 class Options:
@@ -22,7 +31,7 @@ class Options:
     max_update: float = 1e6  # times the norm of the model (at least 1); a larger update is rejected; 0: no limit
     attempts: int = 3  # at a round, before the run stops (it can be resumed)
     poll: float = 0.1  # between looks for replies
-    nodes: str = ""  # file with the registered nodes and their clients; empty: any node may host any client
+    nodes: str = ""  # folder of the registry of nodes and their clients; empty: any node may host any client
 
     def __post_init__(self) -> None:
         for name in ("deadline", "wait", "poll", "quorum"):

@@ -1,6 +1,5 @@
 """The roster: which node hosts which clients. Nodes may join, leave and rejoin during a run."""
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,14 +8,14 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from fedgbo.core import ConfigError, DataError
+from fedgbo.core import DataError
 from fedgbo.flower.messenger import Events, Messenger, SentMessage, pause
 from fedgbo.flower.options import Options
+from fedgbo.flower.registry import Node, Registry
 from fedgbo.flower.wire import MAX_SAMPLES, Settings, json_in, to_content
 from fedgbo.runs.client_numbers import client_numbers, in_words
 
 LOOK_SECONDS = 1.0  # between looks for new nodes
-MOST_CLIENTS = 1_000_000
 AGAIN_SECONDS = 5.0  # after which a node that was refused is asked again
 
 
@@ -26,35 +25,6 @@ class Host:
 
     node: int
     samples: int
-
-
-@dataclass(frozen=True)
-class Registered:
-    """A registered node: its name, and the numbers of the clients that it may host."""
-
-    name: str
-    clients: str
-
-
-def registered_nodes(file: str) -> dict[int, Registered]:
-    """Return the registered nodes by Flower's ids, from the file that `fedgbo federation register` writes."""
-    if not file:
-        return {}
-    try:
-        content = json.loads(Path(file).read_text(encoding="utf-8"))
-        return {int(about["id"]): Registered(name, str(about["clients"])) for name, about in content.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{file} cannot be read as a list of registered nodes; register nodes with: fedgbo federation register"
-        ) from error
-
-
-def registered_clients(file: str) -> int:
-    """Return how many clients the registered nodes host, numbered from 0; 0 if that is left open, as by `0::3`."""
-    nodes = registered_nodes(file).values()
-    if any("::" in node.clients for node in nodes):
-        return 0
-    return max((client_numbers(node.clients, MOST_CLIENTS)[-1] + 1 for node in nodes), default=0)
 
 
 class Roster:
@@ -67,7 +37,7 @@ class Roster:
         self._known: set[int] = set()  # nodes that were queried
         self._offers: dict[int, dict[int, int]] = {}  # clients and samples of each node, in the order of joining
         self._looked = float("-inf")
-        self._registered = registered_nodes(options.nodes)
+        self._registered = self._read_registry()
         self._refused: dict[int, tuple[str, float]] = {}  # reason, and when the node is asked again
         self._duplicates: dict[int, list[int]] = {}  # nodes that offered a client, in the order of joining
 
@@ -98,7 +68,7 @@ class Roster:
                 before = self._refused.get(message.node)
                 self._refused[message.node] = (str(error), time.monotonic() + AGAIN_SECONDS)
                 if before is None or before[0] != str(error):
-                    self._events("refused", node=message.node, reason=str(error))
+                    self._events("refused", node=self.name(message.node), reason=str(error))
             else:
                 self._refused.pop(message.node, None)
 
@@ -108,11 +78,11 @@ class Roster:
 
     def report(self) -> str:
         """Record which nodes take part, are missing or were refused, and return that in words."""
-        joined = {self._name(node): sorted(offer) for node, offer in self._offers.items()}
-        refused = {self._name(node): reason for node, (reason, _) in self._refused.items()}
+        joined = {self.name(node): sorted(offer) for node, offer in self._offers.items()}
+        refused = {self.name(node): reason for node, (reason, _) in self._refused.items()}
         absent = {about.name for about in self._registered.values()} - joined.keys() - refused.keys()
         open_clients = sorted(set(range(self.settings.clients)) - self.clients.keys())
-        twice = {client: [self._name(node) for node in nodes] for client, nodes in self._duplicates.items()}
+        twice = {client: [self.name(node) for node in nodes] for client, nodes in self._duplicates.items()}
         self._events(
             "nodes", joined=joined, missing=sorted(absent), refused=refused, duplicates=twice, unhosted=open_clients
         )
@@ -123,7 +93,11 @@ class Roster:
         parts += [f"{in_words(open_clients)} of {self.settings.clients} without a node"] if open_clients else []
         return "; ".join(parts)
 
-    def _name(self, node: int) -> str:
+    def _read_registry(self) -> dict[int, Node]:
+        return Registry(Path(self._options.nodes)).by_id() if self._options.nodes else {}
+
+    def name(self, node: int) -> str:
+        """Return the name that a node is registered by."""
         return self._registered[node].name if node in self._registered else f"node {node}"
 
     def _asked(self) -> set[int]:
@@ -172,17 +146,17 @@ class Roster:
             if client in self.clients:
                 kept = self.clients[client].node
                 self._duplicates.setdefault(client, [kept]).append(node)
-                self._events("duplicate", client=client, node=node, kept=kept)
+                self._events("duplicate", client=client, node=self.name(node), kept=self.name(kept))
         self._offers[node] = offer
         self._assign()
-        self._events("joined", node=node, clients=[c for c in offer if self.clients[c].node == node])
+        self._events("joined", node=self.name(node), clients=[c for c in offer if self.clients[c].node == node])
 
     def _check_registered(self, node: int, offer: Mapping[int, int]) -> None:
         """Raise DataError if a node offers clients that its key is not registered for."""
         if not self._options.nodes:
             return
         if node not in self._registered:
-            self._registered = registered_nodes(self._options.nodes)  # it may have been registered since
+            self._registered = self._read_registry()  # it may have been registered since
         if node not in self._registered:
             raise DataError("its key is not registered; register it with: fedgbo federation register")
         allowed = client_numbers(self._registered[node].clients, self.settings.clients)

@@ -23,8 +23,8 @@ from fedgbo.experiments.request import requested_config
 from fedgbo.flower.flower_engine import FlowerEngine
 from fedgbo.flower.messenger import Events
 from fedgbo.flower.node import TaskBuilder, build_task, model_digest, takes_config
-from fedgbo.flower.options import Options
-from fedgbo.flower.roster import registered_clients
+from fedgbo.flower.options import APP_KEYS, Options
+from fedgbo.flower.registry import Registry
 from fedgbo.flower.wire import Settings
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.checkpoint import digest
@@ -37,15 +37,6 @@ from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 from fedgbo.runs.steps import LocalSteps
 from fedgbo.tasks.task import Task
-
-APP_KEYS = (
-    "run-folder",
-    "settings",
-    "resume",
-    "clients",
-    "started-by",
-    "started-at",
-)  # of an app's configuration, besides the options
 
 
 class Strategy:
@@ -106,7 +97,7 @@ class Strategy:
             seconds = {**report["seconds"], **progress.seconds}
             rounded = {name: round(taken, 6) for name, taken in seconds.items() if name != "training"}
             scores = {name: getattr(progress.record, name, None) for name in ("accuracy", "loss")}
-            events("done_round", round=progress.ledger.round, **{**report, "seconds": rounded}, **scores)
+            events("done_round", round=progress.ledger.round, of=rounds, **{**report, "seconds": rounded}, **scores)
 
         try:
             result = run(
@@ -139,11 +130,12 @@ class Strategy:
 
     def _hold_options(self, folder: Path) -> None:
         """Store the options that decide the result, or compare them with those that the run was begun with."""
-        file, ours = folder / "federation.json", self.options.decisive()
-        if not file.exists():
-            write_atomic(file, (json.dumps(ours) + "\n").encode())
+        file, ours = folder / "run.json", self.options.decisive()
+        about = json.loads(file.read_text(encoding="utf-8"))
+        began = about.get("federation")
+        if began is None:
+            write_atomic(file, (json.dumps({**about, "federation": ours}, indent=2) + "\n").encode())
             return
-        began = json.loads(file.read_text(encoding="utf-8"))
         changed = {name: value for name, value in began.items() if ours.get(name) != value}
         if changed:
             now = ", ".join(f"{name} is {ours.get(name)}" for name in changed)
@@ -201,7 +193,8 @@ def _start(grid: Grid, task: TaskBuilder | None, config: Mapping[str, Any]) -> N
     options = Options.of(config)
     if options.weighted:
         described = described.model_copy(update={"weights": "samples"})
-    clients = config.get("clients", 0) or (registered_clients(options.nodes) if takes_config(builder) else 0)
+    own = options.nodes and takes_config(builder)  # each node has only the data of its clients
+    clients = config.get("clients", 0) or (Registry(Path(options.nodes)).clients() if own else 0)
     built = _with_clients(build_task(builder, arguments, config), clients)
     strategy = Strategy(
         described.fitted(built),

@@ -10,7 +10,7 @@ def group_norm(module: nn.Module, groups: int = 32) -> nn.Module:
     """Return a copy of a module in which every BatchNorm is a GroupNorm with the same weights and biases.
 
     A layer has `groups` groups, or as many as divide both `groups` and its channels (Wu and He, Group Normalization,
-    2018). It normalises in another way, so a trained model has to be trained on.
+    2018). GroupNorm normalises differently, so a trained model needs further training.
 
     >>> group_norm(nn.Sequential(nn.Conv2d(3, 48, 3), nn.BatchNorm2d(48)))[1].num_groups
     16

@@ -4,6 +4,7 @@ import ctypes
 import functools
 import logging
 import os
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -35,16 +36,31 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+def kernel() -> str:
+    """Return what computes where there is C code for it: the level of instructions of that code, or "torch"."""
+    found = library()
+    return "torch" if found is None else Path(found._name).stem
+
+
+def compiler() -> str | None:
+    """Return the compiler that built the C code in use; None where there is none."""
+    found = library()
+    return None if found is None else found.fedgbo_compiler().decode()
+
+
 def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Give the functions their C types, so that plain numbers and addresses can be passed."""
     number, size, address = ctypes.c_int, ctypes.c_long, ctypes.c_void_p
     loaded.fedgbo_lanes.argtypes = []
+    loaded.fedgbo_compiler.restype = ctypes.c_char_p
     loaded.fedgbo_walk.argtypes = [ctypes.c_uint64, size, size, address]
     loaded.fedgbo_walk.restype = size
     loaded.fedgbo_conv_forward.argtypes = [number] * 8 + [address] * 6
     loaded.fedgbo_conv_backward.argtypes = [number] * 7 + [address] * 7
     loaded.fedgbo_gru_forward.argtypes = [number] * 3 + [address] * 5
     loaded.fedgbo_gru_backward.argtypes = [number] * 3 + [address] * 5 + [size] * 2 + [address] * 2
+    loaded.fedgbo_lstm_forward.argtypes = [number] * 4 + [address] * 5
+    loaded.fedgbo_lstm_backward.argtypes = [number] * 5 + [address] * 5 + [size] * 2 + [address] * 3
     for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
         getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
         network = getattr(loaded, f"fedgbo_network_{kind}")

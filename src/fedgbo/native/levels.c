@@ -6,6 +6,16 @@
 
 const char *fedgbo_digest(void) { return DIGEST; }
 
+const char *fedgbo_compiler(void) {
+#if defined(__clang__)
+    return "clang " __clang_version__;
+#elif defined(__GNUC__)
+    return "gcc " __VERSION__;
+#else
+    return "unknown";
+#endif
+}
+
 const char *fedgbo_level(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineOptimiser, Number, Stats, positive
+from fedgbo.core import AffineOptimiser, Number, Stats, not_negative, positive
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class AdaGrad(AffineOptimiser):
     def __post_init__(self) -> None:
         positive("lr", self.lr)
         positive("eps", self.eps)
-        positive("initial", self.initial)
+        not_negative("initial", self.initial)
 
     def init(self, params: Tensor) -> Stats:
         return {"v": torch.full_like(params, self.initial)}

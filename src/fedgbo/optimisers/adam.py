@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineOptimiser, Number, Stats, decay, positive
+from fedgbo.core import AffineOptimiser, Number, Stats, decay, not_negative, positive
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class AdamLike(AffineOptimiser):
 
 @dataclass(frozen=True)
 class Adam(AdamLike):
-    """Momentum m, from m = 0, and second moment v, from v = 1.
+    """Momentum m, from m = 0, and second moment v, from v = `initial`.
 
     U: η (β₁ m + (1 - β₁) g) / (√v + ε)
     T: m <- β₁ m + (1 - β₁) g, v <- β₂ v + (1 - β₂) g²
@@ -61,8 +61,14 @@ class Adam(AdamLike):
     Unlike torch's Adam there is no bias correction, v starts at 1, and ε = 1e-3. CorrectedAdam has the correction.
     """
 
+    initial: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        not_negative("initial", self.initial)
+
     def init(self, params: Tensor) -> Stats:
-        return {"m": torch.zeros_like(params), "v": torch.ones_like(params)}
+        return {"m": torch.zeros_like(params), "v": torch.full_like(params, self.initial)}
 
     def track(self, stats: Stats, grad: Tensor) -> Stats:
         return {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core import Stats, positive
+from fedgbo.core import Stats, not_negative
 from fedgbo.optimisers.adam import AdamLike
 
 
@@ -25,7 +25,7 @@ class Yogi(AdamLike):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("initial", self.initial)
+        not_negative("initial", self.initial)
 
     def init(self, params: Tensor) -> Stats:
         return {"m": torch.zeros_like(params), "v": torch.full_like(params, self.initial)}

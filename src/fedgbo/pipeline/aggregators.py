@@ -136,9 +136,9 @@ class WeightedSum:
 
 @dataclass(frozen=True)
 class Median(Aggregator):
-    """The median of every coordinate: robust against a minority of clients that send anything at all.
+    """The median of every coordinate: robust against a minority of clients with arbitrary uploads.
 
-    Of an even number of clients it is the mean of the two middle values. All uploads are held in memory.
+    For an even number of clients it is the mean of the two middle values. All uploads are held in memory.
     """
 
     def combine(self, uploads: Iterable[Upload]) -> State:

@@ -1,93 +1,222 @@
-"""Samplers on a virtual clock: clients have speeds, and rounds take as long as the clients that they wait for.
+"""Samplers on a virtual clock: clients have speeds and hours, and rounds take as long as the clients they wait for.
 
-Speeds are a function of the sampler's settings alone, so that a run can be resumed and repeated.
+The clock is a function of the sampler's settings, its trace and the run's seed and work. It is computed from the first
+round on, so that a run that is resumed sees the same times.
 """
 
-import csv
 import heapq
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from fedgbo.core import ConfigError, Sampler, not_negative, positive, stream, whole
+from fedgbo.core import ConfigError, Sampler, Workload, not_negative, positive, share, stream, whole
+from fedgbo.pipeline.fleet import DAY, Device, Model, digest, read_trace
+
+MOST = 100  # clients that may begin in an asynchronous round, for each client of the task, before it is given up
 
 
 class Arrivals(NamedTuple):
-    """The uploads that one step of an asynchronous server waits for."""
+    """The uploads that the server waits for in a round."""
 
     clients: list[int]  # in ascending order
-    staleness: list[int]  # how many server steps were made since each of them downloaded
-    seconds: float  # on the virtual clock, when the last of them arrived
+    staleness: list[int]  # how many rounds were made since each of them downloaded
+    seconds: float  # on the virtual clock, when the round ends
 
 
-def seconds_of(clients: Sequence[int], spread: float, trace: str | None, seed: int) -> dict[int, float]:
-    """Return how long a round takes each of the clients: e^(spread z) with a normal z, or a column of a CSV file.
+@dataclass(frozen=True, kw_only=True)
+class Timed(Sampler):
+    """A sampler on a virtual clock. Devices are those of `trace` or, without one, those of a random model."""
 
-    The file has a heading `client,seconds` and a row for each client.
-    """
-    if trace is None:
-        return {client: float(np.exp(spread * stream(seed, "speed", client).normal())) for client in clients}
-    try:
-        with Path(trace).open(encoding="utf-8", newline="") as file:
-            found = {int(row["client"]): float(row["seconds"]) for row in csv.DictReader(file)}
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"the trace {trace} must be a CSV file with the columns client,seconds: {error!r}") from error
-    if missing := [client for client in clients if not 0 < found.get(client, 0) < math.inf]:
-        raise ConfigError(f"the trace {trace} has no number of seconds above 0 for client {missing[0]}")
-    return {client: found[client] for client in clients}
+    spread: float = 0.5  # of the clients' speeds around their median
+    seconds_per_sample: float | None = None  # median; None: a round takes one second in the median
+    bandwidth: float | None = None  # median, bytes per second; None: what travels takes no time
+    available: float = 1.0  # share of the time in which a client is on
+    period: float | None = None  # seconds after which times on and off begin again; for the model a day by default
+    trace: str | None = None  # a CSV file
+    seed: int = 0  # of the model
+
+    def __post_init__(self) -> None:
+        not_negative("spread", self.spread)
+        share("available", self.available)
+        for name in ("seconds_per_sample", "bandwidth", "period"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
+        if self.trace is not None and (self.seconds_per_sample, self.bandwidth, self.available) != (None, None, 1.0):
+            raise ConfigError("trace has all speeds and hours; leave out seconds_per_sample, bandwidth and available")
+        object.__setattr__(self, "_clocks", {})  # by the number of clients; they only ever go on
+        object.__setattr__(self, "_work", None)
+
+    def for_run(self, work: Workload) -> Self:
+        bound = replace(self)
+        object.__setattr__(bound, "_work", work)
+        return bound
+
+    def source(self) -> str | None:
+        return None if self.trace is None else digest(self.trace)
+
+    def elapsed(self, t: int) -> float | None:
+        work: Workload | None = vars(self)["_work"]
+        if work is None:
+            return None
+        return self.arrivals(work.clients, t).seconds if t >= 0 else 0.0
+
+    def sample(self, clients: int, t: int, rng: np.random.Generator) -> list[int]:
+        return self.arrivals(clients, t).clients
+
+    def arrivals(self, clients: int, t: int) -> Arrivals:
+        """Return what the server waits for in round t. Outside of a run every client takes one local step."""
+        clocks: dict[int, Clock] = vars(self)["_clocks"]
+        if clients not in clocks:
+            clocks[clients] = self._clock(vars(self)["_work"] or Workload(clients))
+        return clocks[clients].arrivals(t)
+
+    @abstractmethod
+    def _clock(self, work: Workload) -> "Clock":
+        """Return the simulation of a run."""
+
+
+class Clock(ABC):
+    """A simulation, round by round."""
+
+    def __init__(self, settings: Timed, work: Workload) -> None:
+        self.settings, self.work = settings, work
+        self._done: list[Arrivals] = []
+        self._model = Model(
+            settings.spread,
+            settings.seconds_per_sample,
+            settings.bandwidth,
+            settings.available,
+            settings.period or DAY,
+            settings.seed,
+        )
+        trace = settings.trace
+        self._devices: dict[int, Device] = {}
+        if trace is not None:
+            self._devices = dict(enumerate(read_trace(trace, work.clients, settings.period)))
+
+    def arrivals(self, t: int) -> Arrivals:
+        """Return what arrives in round t."""
+        while len(self._done) <= t:
+            self._done.append(self.next(len(self._done), self._done[-1].seconds if self._done else 0.0))
+        return self._done[t]
+
+    @abstractmethod
+    def next(self, t: int, now: float) -> Arrivals:
+        """Return what arrives in round t, which begins now."""
+
+    def device(self, client: int) -> Device:
+        """Return a client's device."""
+        if client not in self._devices:
+            self._devices[client] = self._model.device(client)
+        return self._devices[client]
+
+    def needs(self, client: int, steps: int) -> tuple[float, float]:
+        """Return the seconds that a round with so many local steps takes: for what travels, and for training."""
+        device, work = self.device(client), self.work
+        samples, nbytes = device.per_sample and work.samples(client, steps), device.per_byte and work.nbytes()
+        return nbytes * device.per_byte, device.seconds + samples * device.per_sample
+
+    def on(self, clients: Sequence[int], now: float) -> Sequence[int]:
+        """Return those of the clients that are on."""
+        if self.settings.trace is None and self.settings.available == 1:
+            return clients
+        return [client for client in clients if self.device(client).shift(now)[0] <= now]
+
+    def next_on(self, clients: Sequence[int], now: float) -> float:
+        """Return when the first of the clients is on; infinity for never."""
+        return min((self.device(client).shift(now)[0] for client in clients), default=math.inf)
+
+    def nobody(self, now: float) -> ConfigError:
+        """Return the error of a run in which no client can go on."""
+        return ConfigError(
+            f"after {now:g} s of virtual time no client is on for long enough to send an upload; give longer times on, "
+            "or period= after which the times of a trace begin again"
+        )
 
 
 @dataclass(frozen=True)
-class Deadline(Sampler):
-    """Draws `over_select` clients more than it needs, and keeps the fastest that end before the deadline.
+class Deadline(Timed):
+    """Rounds on a virtual clock: draws `over_select` clients more than it needs, of those that are on, and keeps the
+    fastest that end before the deadline. A client that goes off before it has ended is lost.
 
     With `partial`, clients that would end later are kept too, and take as many of their local steps as they can, at
-    least one. Without it, a round in which nobody ends in time changes nothing. Not for Flower, where real clients have
-    real deadlines.
+    least one. Without it, a round in which nobody ends in time changes nothing. Without `seconds` there is no deadline.
+    Not for Flower, where real clients have real deadlines.
     """
 
     clients_per_round: int
     over_select: int = 0
     seconds: float | None = None  # the deadline; None: there is none
     partial: bool = False
-    spread: float = 0.5  # of the clients' speeds, see seconds_of
-    trace: str | None = None
-    seed: int = 0  # of the speeds
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole("clients_per_round", self.clients_per_round)
         whole("over_select", self.over_select, least=0)
-        not_negative("spread", self.spread)
         if self.seconds is not None:
             positive("seconds", self.seconds)
 
-    def sample(self, clients: int, t: int, rng: np.random.Generator) -> list[int]:
-        asked = self.clients_per_round + self.over_select
-        if asked > clients:
-            raise ConfigError(f"clients_per_round and over_select are {asked} in all, but there are {clients} clients")
-        drawn = rng.choice(clients, asked, replace=False).tolist()
-        needed = seconds_of(drawn, self.spread, self.trace, self.seed)
-        deadline = math.inf if self.seconds is None or self.partial else self.seconds
-        in_time = [client for client in sorted(drawn, key=lambda c: (needed[c], c)) if needed[client] <= deadline]
-        return sorted(in_time[: self.clients_per_round])
-
     def steps(self, cohort: Sequence[int], asked: Sequence[int]) -> Sequence[int]:
-        if self.seconds is None or not self.partial:
-            return asked
-        needed = seconds_of(cohort, self.spread, self.trace, self.seed)
-        possible = (math.floor(k * self.seconds / needed[client]) for client, k in zip(cohort, asked, strict=True))
-        return [max(1, min(most, k)) for most, k in zip(possible, asked, strict=True)]
+        work: Workload = vars(self)["_work"] or Workload(max(cohort) + 1)
+        clock = vars(self)["_clocks"].get(work.clients) or _Rounds(self, work)
+        return [clock.possible(client, k) for client, k in zip(cohort, asked, strict=True)]
+
+    def _clock(self, work: Workload) -> Clock:
+        if (asked := self.clients_per_round + self.over_select) > work.clients:
+            raise ConfigError(
+                f"clients_per_round and over_select are {asked} in all, but there are {work.clients} clients"
+            )
+        return _Rounds(self, work)
+
+
+class _Rounds(Clock):
+    """Synchronous rounds."""
+
+    settings: Deadline
+
+    def next(self, t: int, now: float) -> Arrivals:
+        everyone, wanted = range(self.work.clients), self.settings.clients_per_round
+        if not (present := self.on(everyone, now)):
+            if math.isinf(first := self.next_on(everyone, now)):
+                raise self.nobody(now)
+            now, present = first, self.on(everyone, first)
+        rng, asked = stream(self.work.seed, "cohort", t), min(wanted + self.settings.over_select, len(present))
+        drawn = [present[place] for place in rng.choice(len(present), asked, replace=False).tolist()]
+        ends = {client: now + self._seconds(client, t) for client in drawn}
+        gone = {client: self.device(client).shift(now)[1] for client in drawn}
+        limit = math.inf if self.settings.seconds is None else now + self.settings.seconds
+        last = math.inf if self.settings.partial else limit
+        in_time = [c for c in sorted(drawn, key=lambda c: (ends[c], c)) if ends[c] <= min(last, gone[c])]
+        kept = sorted(in_time[:wanted])
+        if len(kept) == min(wanted, len(drawn)):
+            end = max(ends[client] for client in kept)
+        else:  # the server waits until the deadline or, without one, until the last client has ended or gone
+            end = min(limit, max(min(ends[client], gone[client]) for client in drawn))
+        return Arrivals(kept, [0] * len(kept), end)
+
+    def possible(self, client: int, k: int) -> int:
+        """Return how many of k local steps a client takes."""
+        if self.settings.seconds is None or not self.settings.partial:
+            return k
+        travel, training = self.needs(client, k)
+        return max(1, min(k, math.floor(k * (self.settings.seconds - travel) / training)))
+
+    def _seconds(self, client: int, t: int) -> float:
+        k = self.work.steps(client, t)
+        travel, training = self.needs(client, k)
+        return travel + training * (self.possible(client, k) / k)
 
 
 @dataclass(frozen=True)
-class Asynchronous(Sampler):
+class Asynchronous(Timed):
     """An asynchronous server on a virtual clock: `concurrency` clients train at any time, and the server makes a step
     whenever `buffer` uploads have arrived. A client that has sent its upload is replaced at once, by a random one that
-    is neither training nor in the buffer. Clients that come later than `max_staleness` steps are dropped.
+    is on and neither training nor in the buffer; one that begins at the moment of a step has the new model. Clients
+    that go off before they have ended, or come later than `max_staleness` steps, are lost.
 
     For algorithms that are wrapped in FedBuff.
     """
@@ -95,63 +224,73 @@ class Asynchronous(Sampler):
     concurrency: int
     buffer: int
     max_staleness: int = 10
-    spread: float = 0.5  # of the clients' speeds, see seconds_of
-    trace: str | None = None
-    seed: int = 0  # of speeds and draws
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         whole("concurrency", self.concurrency)
         whole("buffer", self.buffer)
         whole("max_staleness", self.max_staleness, least=0)
-        not_negative("spread", self.spread)
-        object.__setattr__(self, "_clocks", {})  # simulations, by the number of clients; they only ever go on
-
-    def arrivals(self, clients: int, t: int) -> Arrivals:
-        """Return what the server waits for in its step t."""
-        if self.concurrency + self.buffer > clients:
-            raise ConfigError(
-                f"concurrency and buffer are {self.concurrency + self.buffer} in all, but there are {clients} clients"
-            )
-        clocks: dict[int, _Clock] = vars(self)["_clocks"]
-        return clocks.setdefault(clients, _Clock(self, clients)).arrivals(t)
-
-    def sample(self, clients: int, t: int, rng: np.random.Generator) -> list[int]:
-        return self.arrivals(clients, t).clients
 
     def staleness(self, clients: int, t: int) -> Sequence[int]:
         return self.arrivals(clients, t).staleness
 
+    def _clock(self, work: Workload) -> Clock:
+        if (asked := max(self.concurrency, self.buffer)) > work.clients:
+            raise ConfigError(f"concurrency or buffer is {asked}, but there are {work.clients} clients")
+        return _Events(self, work)
 
-class _Clock:
-    """The simulation: a heap of clients that train, by the time at which they end."""
 
-    def __init__(self, settings: Asynchronous, clients: int) -> None:
-        self._settings, self._clients = settings, clients
-        self._seconds = seconds_of(range(clients), settings.spread, settings.trace, settings.seed)
-        self._training: list[tuple[float, int, int]] = []  # end, client, server steps at its start
-        self._draws, self._steps = 0, list[Arrivals]()
-        for _ in range(settings.concurrency):
-            self._start(0.0, set())
+class _Event(NamedTuple):
+    """When a client ends, or when a place that is free may be taken."""
 
-    def arrivals(self, t: int) -> Arrivals:
-        while len(self._steps) <= t:
-            self._steps.append(self._next())
-        return self._steps[t]
+    time: float
+    client: int  # -1 for a free place
+    began: int = 0  # rounds at its start
+    arrives: bool = False  # or it goes off before
 
-    def _next(self) -> Arrivals:
+
+class _Events(Clock):
+    """Asynchronous rounds: a heap of events.
+
+    All that ends at one moment ends before anybody begins, and the server's step at that moment comes in between.
+    """
+
+    settings: Asynchronous
+
+    def __init__(self, settings: Asynchronous, work: Workload) -> None:
+        super().__init__(settings, work)
+        self._draws, self._events = 0, list[_Event]()
+        self._places = settings.concurrency  # that are free
+
+    def next(self, t: int, now: float) -> Arrivals:
         arrived: dict[int, int] = {}  # staleness by client
-        now = 0.0
-        while len(arrived) < self._settings.buffer:
-            now, client, began = heapq.heappop(self._training)
-            if (late := len(self._steps) - began) <= self._settings.max_staleness:
-                arrived[client] = late
-            self._start(now, set(arrived))
+        lost = 0
+        while len(arrived) < self.settings.buffer:
+            while self._places and not (self._events and self._events[0].time <= now):
+                if not self._start(now, t, set(arrived)):
+                    break
+                self._places -= 1
+            lost += 1
+            if not self._events or lost > MOST * self.work.clients:
+                raise self.nobody(now)
+            event = heapq.heappop(self._events)
+            now = event.time
+            if event.arrives and t - event.began <= self.settings.max_staleness:
+                arrived[event.client] = t - event.began
+            self._places += 1
         return Arrivals(sorted(arrived), [arrived[client] for client in sorted(arrived)], now)
 
-    def _start(self, now: float, busy: set[int]) -> None:
-        """Let one more client begin; one that is replaced before the server's step still trains from the old model."""
-        busy = busy | {client for _, client, _ in self._training}
-        free = [client for client in range(self._clients) if client not in busy]
-        client = free[int(stream(self._settings.seed, "arrivals", self._draws).integers(len(free)))]
+    def _start(self, now: float, t: int, busy: set[int]) -> bool:
+        """Let one more client begin, now or when one is on; return whether there is one to wait for."""
+        busy = busy | {event.client for event in self._events}
+        free = [client for client in range(self.work.clients) if client not in busy]
+        if not (present := self.on(free, now)):
+            if math.isinf(first := self.next_on(free, now)):
+                return False
+            heapq.heappush(self._events, _Event(first, -1))
+            return True
+        client = present[int(stream(self.settings.seed, "arrivals", self._draws).integers(len(present)))]
         self._draws += 1
-        heapq.heappush(self._training, (now + self._seconds[client], client, len(self._steps)))
+        end, gone = now + sum(self.needs(client, self.work.steps(client, t))), self.device(client).shift(now)[1]
+        heapq.heappush(self._events, _Event(min(end, gone), client, t, end <= gone))
+        return True

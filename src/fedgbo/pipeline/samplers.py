@@ -26,7 +26,7 @@ class FixedSize(Sampler):
 
 @dataclass(frozen=True)
 class Poisson(Sampler):
-    """Every client takes part with probability `rate`, independently of the others, as privacy accounting assumes.
+    """Every client takes part with probability `rate`, independently of the others. Privacy accounting assumes this.
 
     The size of the cohort varies. A round in which nobody takes part changes nothing.
     """

@@ -10,7 +10,7 @@ from fedgbo.core import Number, State, Transform, Upload, positive
 
 @dataclass(frozen=True)
 class ClipNorm(Transform):
-    """Scales an upload down so that the Euclidean norm of all that the client sends is at most `norm`.
+    """Scales an upload down so that its Euclidean norm is at most `norm`.
 
     upload <- upload · min(1, norm / ‖upload‖), over the model difference and all statistics together
     """

@@ -17,15 +17,17 @@ from fedgbo.reports.table import Cell, quantity
 
 ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
 COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
+BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Fewer rounds", "Difference to FedAvg")
 AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Fewer rounds", "Difference to FedAvg", "p")
 REMARK = (
-    "Accuracy: the highest mean over seeds, ± half of its 95% Student's t interval. Upload and FLOPs are those of all "
-    "clients together until then."
+    "Best accuracy: the highest mean over seeds, ± half of its 95% Student's t interval; rounds, upload and FLOPs (of "
+    "all clients) are those until then."
 )
 PAIRED = (
     "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the paired t "
     "test's."
 )
+SCALE = 1.0  # of accuracies; an interval that is wider says nothing
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Effort:
     round: int
     upload_bytes: float
     flops: float | None  # None where a seed's could not be counted
+    simulated_seconds: float | None = None  # None where a seed had no virtual clock
 
 
 @dataclass(frozen=True)
@@ -167,20 +170,28 @@ def accuracy_cell(row: Summary, published: str | None = None, *, strong: bool = 
 
 
 def percent(accuracy: float, interval: float | None) -> str:
-    """Write a share in per cent with half of its interval.
+    """Write a share in per cent with half of its interval, where that means something.
 
-    >>> percent(0.4023, 0.009), percent(0.5, None)
-    ('40.2 ± 0.9', '50.0')
+    It does not where all seeds agree to the last digit, or where the interval is wider than the scale from 0 to 100.
+
+    >>> percent(0.4023, 0.009), percent(0.5, None), percent(0.5, 0.0), percent(0.5, 0.6), percent(-0.0001, 0.0002)
+    ('40.2 ± 0.9', '50.0', '50.0', '50.0', '0.0 ± <0.1')
     """
-    return f"{100 * accuracy:.1f}" + ("" if interval is None else f" ± {100 * interval:.1f}")
+    number = f"{100 * accuracy:.1f}"
+    number = number.removeprefix("-") if not float(number) else number
+    if interval is None or interval < ROUNDING or 2 * interval > SCALE:
+        return number
+    return f"{number} ± " + (f"{100 * interval:.1f}" if 100 * interval >= 0.05 else "<0.1")
 
 
 def paired_cells(versus: Paired | None) -> list[Cell]:
     """Write a difference in points and its p value."""
     if versus is None:
         return [Cell("-"), Cell("-")]
-    p = "-" if versus.p is None else "< 0.001" if versus.p < 0.001 else f"{versus.p:.3f}"
-    text = ("+" if versus.difference >= 0 else "") + percent(versus.difference, versus.interval)
+    meaningless = versus.p is None or (versus.interval is not None and versus.interval < ROUNDING)  # no variance
+    p = "-" if meaningless or versus.p is None else "< 0.001" if versus.p < 0.001 else f"{versus.p:.3f}"
+    text = percent(versus.difference, versus.interval)
+    text = f"+{text}" if versus.difference > 0 and not text.startswith("0.0") else text
     return [Cell(text, exact=versus.difference), Cell(p, exact=versus.p)]
 
 
@@ -202,8 +213,12 @@ def _effort(group: Group, at: int) -> Effort:
     t = int(group.rounds[at])
     records = [record for run in group.runs for record in run.records if record.round == t]
     upload = float(np.mean([record.upload_bytes for record in records]))
-    flops = [record.flops for record in records if record.flops is not None]
-    return Effort(t, upload, float(np.mean(flops)) if len(flops) == len(records) else None)
+    return Effort(t, upload, _mean([r.flops for r in records]), _mean([r.simulated_seconds for r in records]))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
 
 
 def _effort_cells(effort: Effort | None) -> list[Cell]:

@@ -42,12 +42,14 @@ class Curve:
 ROUNDS = Axis("round", "communication rounds")
 BYTES = [(1024.0**i, f"{prefix}B") for i, prefix in enumerate(["", "Ki", "Mi", "Gi", "Ti", "Pi"])]
 FLOPS = [(1000.0**i, f"{prefix}FLOPs") for i, prefix in enumerate(["", "k", "M", "G", "T", "P", "E"])]
+TIME = [(1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours")]
 COSTS = (  # field, title, units with their sizes
     (ROUNDS.key, ROUNDS.title, [(1.0, "")]),
     ("upload_bytes", "upload of all clients", BYTES),
     ("download_bytes", "download of all clients", BYTES),
     ("flops", "computation of all clients", FLOPS),
-    ("seconds", "wall-clock time", [(1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours")]),
+    ("simulated_seconds", "simulated time", TIME),
+    ("seconds", "wall-clock time", TIME),
 )
 SCORES = (Axis("accuracy", "test accuracy (%)", 0.01), Axis("loss", "test loss"), Axis("train_loss", "training loss"))
 DRIFT = (

@@ -6,6 +6,7 @@ security policy forbids all requests and all scripts but ours, in case text of a
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -25,6 +26,7 @@ from fedgbo.reports.sections import Section, differing, palette_order, shared_se
 from fedgbo.reports.table import Cell, Table, latex, markdown, numbers_csv
 from fedgbo.runs.files import write_atomic
 
+CLIENT_METRIC = re.compile(r"clients\.(?!loss\.).*\.mean")  # of a record's scores
 MOST, FEWEST = 2400, 100  # most points of a chart (a browser needs an element for each), fewest of a line in it
 
 
@@ -63,6 +65,7 @@ def _content(section: Section, labels: Labels, palette: Palette) -> dict[str, An
         "members": [run for line in section.lines for run in line.runs],
         "curves": [_chart(section, palette, heading, axes) for heading, axes in charts.items() if axes],
         "costs": cost_table(section),
+        "clients": clients_table(section),
         "settings": settings_table(section),
         "shared": shared_settings(section),
         "runs": runs_table(section),
@@ -96,7 +99,30 @@ def cost_table(section: Section) -> Table | None:
     against = baseline_of(groups) is not None
     title = f"{section.title}: best accuracy, and what it took on all clients together"
     columns, rows, remarks = cost_columns(against), tuple(cost_lines(groups, against)), cost_remarks(against)
+    times = [summary.best.simulated_seconds for summary in summarise(groups)]
+    if any(time is not None for time in times):
+        cells = [Cell("-") if time is None else Cell(f"{time:,.1f} s", exact=time) for time in times]
+        columns = (*columns, "Simulated time")
+        rows = tuple((*row, cell) for row, cell in zip(rows, cells, strict=True))
     return Table(f"{section.slug}-costs", title, columns, rows, remarks=remarks, measured=True)
+
+
+def clients_table(section: Section) -> Table | None:
+    """Return the scores over clients, each with the model that it uses; None where clients have no test sets."""
+    rows = []
+    for line in section.lines:
+        ends = [run.records[-1].scores for run in line.runs]
+        name = next((key[: -len(".mean")] for key in ends[0] if CLIENT_METRIC.fullmatch(key)), None)
+        if name is None or any(f"{name}.mean" not in end for end in ends):
+            continue
+        numbers = [np.mean([end[f"{name}.{what}"] for end in ends]) for what in ("mean", "worst_decile", "spread")]
+        cells = [Cell(f"{100 * number:.1f}", exact=float(number)) for number in numbers]
+        rows.append((Cell(line.label), Cell(name.partition(".")[2]), *cells))
+    if not rows:
+        return None
+    title = f"{section.title}: clients on their own test sets (%), at the end"
+    columns = ("Algorithm", "Metric", "Mean over clients", "Worst tenth", "Spread")
+    return Table(f"{section.slug}-clients", title, columns, tuple(rows), measured=True)
 
 
 def settings_table(section: Section) -> Table:
@@ -163,6 +189,9 @@ def _texts(section: Section) -> dict[str, str]:
         "settings": (settings_table(section), [{"label": line.label, **line.settings} for line in section.lines]),
         "runs": (runs, [dict(zip(runs.columns, (cell.ours for cell in row), strict=True)) for row in runs.rows]),
     }
+    if (clients := clients_table(section)) is not None:
+        exact = [[cell.ours if cell.exact is None else cell.exact for cell in row] for row in clients.rows]
+        tables["clients"] = (clients, [dict(zip(clients.columns, row, strict=True)) for row in exact])
     if costs is not None:
         rows = [flatten(asdict(row)) for row in summarise(section.groups())]  # accuracy as a share, bytes as counted
         numbers = [{name.replace(".", "_"): value for name, value in row if value is not None} for row in rows]

@@ -31,7 +31,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """Lines on the same task, with the same data and local steps, so that they can be compared."""
+    """Lines on the same task, with the same data and local steps, so that they can be compared.
+
+    They may have different samplers, as synchronous and asynchronous servers do.
+    """
 
     title: str
     slug: str  # a file name
@@ -118,10 +121,10 @@ def sections_of(runs: Iterable[RunData]) -> list[Section]:
     """Sort runs into sections, in the order of the tasks' names."""
     together: dict[str, list[RunData]] = {}
     for run in runs:
-        table = run.config.model_dump(exclude=NOT_SETTINGS | {"algorithm"})
+        table = run.config.model_dump(exclude=NOT_SETTINGS | {"algorithm", "sampler"})
         together.setdefault(json.dumps(table, sort_keys=True), []).append(run)
     members = sorted(together.values(), key=lambda runs: (_title(runs[0]), str(settings_of(runs[0].config))))
-    shared = [settings_of(runs[0].config.model_copy(update={"algorithm": {}})) for runs in members]
+    shared = [settings_of(runs[0].config.model_copy(update={"algorithm": {}, "sampler": None})) for runs in members]
     titles = distinct([_title(runs[0]) for runs in members], shared)
     slugs = unique([slug(title) for title in titles])
     return [_section(title, name, runs) for title, name, runs in zip(titles, slugs, members, strict=True)]

@@ -6,16 +6,21 @@ A cell holds our value and, in a table of the paper, the printed value and why t
 import csv
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from typing import Any
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+SHORT = 16  # characters of a cell that is not wrapped
+HEAD_WIDTH = 10  # of a column's head, from which it is wrapped, unless the cells are wider
 UNEXPLAINED = "differs from the print; no reason is known"
 
 TEX = {character: "\\" + character for character in "&%$#_{}"} | {
@@ -65,6 +70,22 @@ class Table:
     remarks: tuple[str, ...] = ()  # about the table as a whole
     stacked: bool = False  # long cells: the printed value goes below ours, not beside it
     measured: bool = False  # our values come from runs; they need not agree with the printed ones
+    brief: tuple[str, ...] = ()  # the columns that a terminal shows without --wide; by default all
+
+    def shortened(self, others: str = "With --wide") -> "Table":
+        """Return the table with its brief columns alone, and a remark that says where the others are."""
+        if not self.brief or self.brief == self.columns:
+            return self
+        kept = [i for i, column in enumerate(self.columns) if column in self.brief]
+        labels = sum(i < self.labels for i in kept)
+        left = ", ".join(column for column in self.columns if column not in self.brief)
+        return replace(
+            self,
+            columns=tuple(self.columns[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
+            labels=labels,
+            remarks=(*self.remarks, f"{others}: {left}."),
+        )
 
     def placed(self) -> Iterator[tuple[str, Cell]]:
         """Yield every cell with its place, such as 'Sent140 Mimelite RMSProp'."""
@@ -235,19 +256,40 @@ FILES: dict[str, Callable[[Table], str]] = {  # by file suffix
 }
 
 
-def rich_table(table: Table) -> RichTable:
-    """Lay out a result table for the terminal: published values beside ours, differences in colour with a footnote."""
-    grid = RichTable(title=escape(table.title), title_justify="left", show_lines=table.stacked)
+def fitted(table: Table, width: int, wide: bool = False) -> RichTable:
+    """Lay out a table for a terminal of this width; where that is too narrow, printed values go below ours."""
+    beside = rich_table(table)
+    return beside if wide or Console(width=10_000).measure(beside).minimum <= width else rich_table(table, below=True)
+
+
+def rich_table(table: Table, below: bool = False) -> RichTable:
+    """Lay out a result table for the terminal: published values beside ours, differences in colour with a footnote.
+
+    A column of numbers is never narrower than its numbers; other columns are wrapped between words.
+    """
+    grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for i, column in enumerate(table.columns):
-        numbers = any(row[i].ours[:1].isdigit() for row in table.rows)
-        grid.add_column(escape(column), justify="right" if numbers else "left")
+        texts = [_cell(table, row[i], below).plain for row in table.rows]
+        numbers = i >= table.labels and any(text.lstrip("+-")[:1].isdigit() for text in texts)
+        add_column(grid, column, texts, right=numbers, whole=numbers and not table.stacked)
     previous = ""
     for row in table.rows:
-        if table.labels > 1 and previous not in ("", row[0].ours):
+        if table.stacked or (table.labels > 1 and previous not in ("", row[0].ours)):
             grid.add_section()
+        repeated = table.labels > 1 and previous == row[0].ours
         previous = row[0].ours
-        grid.add_row(*(_cell(table, cell) for cell in row))
+        grid.add_row(*(Text("") if repeated and cell is row[0] else _cell(table, cell, below) for cell in row))
     return grid
+
+
+def add_column(grid: RichTable, head: str, cells: Sequence[str], *, right: bool, whole: bool = False) -> None:
+    """Add a column that is never narrower than its longest word; short cells, and `whole` ones, are not wrapped."""
+    lines = [line for cell in cells for line in cell.splitlines()]
+    widest, longest = (max(map(cell_len, parts), default=0) for parts in (lines, (w for c in lines for w in c.split())))
+    keep = whole or widest <= SHORT
+    least = max(widest if keep else longest, *map(cell_len, head.split()), 1)
+    shown = "\n".join(textwrap.fill(line, max(least, HEAD_WIDTH)) for line in head.splitlines())
+    grid.add_column(escape(shown), justify="right" if right else "left", no_wrap=keep, min_width=least)
 
 
 def table_notes(table: Table) -> list[Text]:
@@ -256,18 +298,23 @@ def table_notes(table: Table) -> list[Text]:
     return [Text(line) for line in (table.summary(), *footnotes, *table.remarks) if line]
 
 
-def plain_table(table: Table) -> str:
-    """Return the terminal's version of a table without colours, as wide as the table needs."""
-    width = Console(width=10_000).measure(rich_table(table)).maximum
-    console = Console(width=max(100, width), color_system=None)
+def plain_table(table: Table, wide: bool = False) -> str:
+    """Return the terminal's version of a table without colours, for 80 columns, or wider where the numbers need it.
+
+    With `wide`, no cell is wrapped.
+    """
+    grid = fitted(table, 80, wide)
+    needed = Console(width=10_000).measure(grid)
+    console = Console(width=max(80, needed.maximum if wide else needed.minimum), color_system=None)
     with console.capture() as captured:
-        console.print(rich_table(table), *table_notes(table), sep="\n")
+        console.print(Text(table.title), grid, *table_notes(table), sep="\n")
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
-def _cell(table: Table, cell: Cell) -> Text:
+def _cell(table: Table, cell: Cell, below: bool) -> Text:
     text = Text(cell.ours, style="bold red" if cell.differs else "bold" if cell.strong else "")
     if cell.published is None:
         return text
-    text.append(f"\nprinted: {cell.published}" if table.stacked else f" ({cell.published})", style="dim")
+    printed = f"\nprinted: {cell.published}" if table.stacked else f"{chr(10) if below else ' '}({cell.published})"
+    text.append(printed, style="dim")
     return text.append(f" [{table.footnote_number(cell)}]", style="bold red") if cell.differs else text

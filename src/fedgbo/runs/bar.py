@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.progress import Task as Bar
+from rich.table import Column
 from rich.text import Text
 
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.round import Progress
 
+WIDE = 100  # columns of a terminal, from which a bar shows everything
 PLAIN_SECONDS = 10.0  # between two lines of progress where there is no terminal
 NOTEBOOK_SECONDS = 0.1  # between two updates of a notebook's bar
 NOTEBOOK_WIDTH = 24  # of the bar, in characters
@@ -33,10 +35,17 @@ class _Rate(ProgressColumn):
 
 
 def bars(console: Console, transient: bool = True) -> Bars:
-    """Return rich's bars with our columns; each bar has a field `score`."""
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), _Rate())
-    score_column = TextColumn("{task.fields[score]}")
-    return Bars(*columns, TimeRemainingColumn(), score_column, console=console, transient=transient)
+    """Return rich's bars with our columns; each bar has a field `score`.
+
+    On a narrow terminal the bar is shorter, the speed is left out, and a long name is wrapped; no number is cut.
+    """
+    wide = console.width >= WIDE
+    name = TextColumn("{task.description}", table_column=Column(overflow="fold"))
+    numbers: list[ProgressColumn] = [BarColumn(24 if wide else 10, table_column=Column(no_wrap=True))]
+    numbers += [MofNCompleteColumn(table_column=Column(no_wrap=True))]
+    numbers += [_Rate(table_column=Column(no_wrap=True))] if wide else []
+    numbers += [TimeRemainingColumn(table_column=Column(no_wrap=True)), TextColumn("{task.fields[score]}")]
+    return Bars(name, *numbers, console=console, transient=transient)
 
 
 @contextmanager

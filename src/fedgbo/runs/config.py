@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, permutation, whole
+from fedgbo.core.errors import RunWarning
 from fedgbo.data.federated import hold_out
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.describe import build, describe, label_of
@@ -60,7 +61,9 @@ class RunConfig(BaseModel):
             changes["clients_per_round"] = None if self.clients_per_round == "all" else self.clients_per_round
         if self.batch_size is not None:
             changes["batch_size"] = None if self.batch_size == "full" else self.batch_size
-        data = task.data if self.held_out is None else hold_out(task.data, self.held_out)
+        data = task.data
+        if self.held_out is not None:
+            data = hold_out(data, self.held_out, by_client=self.built_algorithm.personalised)
         if self.test_samples is not None and data.test is not None:
             whole("test_samples", self.test_samples)
             rows = np.sort(permutation(len(data.test), 0, "test sample")[: self.test_samples])
@@ -158,17 +161,17 @@ def read_config(path: Path) -> RunConfig:
 
 
 def load(folder: str | Path, task: Task | None = None) -> Result:
-    """Read a run's folder: its history, configuration, status, and the state in its last checkpoint.
+    """Read a run folder: the history, the configuration, the status, and the state of the last checkpoint.
 
-    A run of the command line rebuilds its task when that is first used, as by `result.model()`. A run that was begun
-    from Python needs `task` for that.
+    For a run of the command line, the task is rebuilt when it is first used, for example by `result.model()`. For a run
+    that was started in Python, pass `task`.
     """
     run = RunFolder.open(Path(folder))
     checkpoint, problems = run.latest()
     if checkpoint is None:
         raise RunFolderError(f"{folder} has no checkpoint yet; wait for the run's first evaluation, or start it anew")
     for problem in problems:
-        warnings.warn(f"{problem}; the checkpoint before it is loaded", stacklevel=2)
+        warnings.warn(f"{problem}; the checkpoint before it is loaded", RunWarning, stacklevel=2)
     result = Result(
         source=partial(_rebuilt, Path(folder)),
         state=checkpoint.state,
@@ -176,6 +179,7 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
         config=run.config(),
         status=run.condition(),
         best_state=checkpoint.best,
+        client_scores=run.client_scores(),
     )
     return result if task is None else result.with_task(task)
 

@@ -41,11 +41,12 @@ def evaluate(
     """Return the loss and the metrics of a model on a task's test set and validation part.
 
     `params` is a run's result, its `params` or its `state`; or a module, a state_dict or a safetensors file. A model
-    with buffers that training changes, such as BatchNorm's, needs them too: give `result.state`, or `buffers`.
+    with buffers that training changes, such as BatchNorm's, also needs these: pass `result.state`, or `buffers`.
 
     `per_client` adds the scores on each client's own test samples. With `personalise`, each client first takes that
-    many local steps of `optimiser` on its training samples, from the given parameters; the test scores are then those
-    of all clients' test samples, each scored by its own client's model. `seed` names the minibatches of these steps.
+    many local steps of `optimiser` on its training samples, from the given parameters. The test scores are then
+    computed over all clients' test samples, each with its own client's model. `seed` determines the minibatches of
+    these steps.
     """
     if personalise is not None:
         whole("personalise", personalise)

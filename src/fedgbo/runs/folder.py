@@ -4,28 +4,30 @@ run.json                  configuration, versions, seed: written once, before th
 metrics.jsonl             one record a line
 checkpoints/              the last two, round-00000050.safetensors
 clients/                  what clients keep from round to round, where the algorithm declares such vectors
+client_scores.json        each client's scores on its own test set at the end, where clients have test sets
 status.json               finished, interrupted or diverged, with the final numbers
 """
 
-import fcntl
+import errno
 import json
 import os
-import platform
-import sys
 import time
-from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from fedgbo.core import FolderBusyError, RunFolderError
+from fedgbo.core.locks import lock
 from fedgbo.runs.checkpoint import Checkpoint
+from fedgbo.runs.environment import changes, machine, versions
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.record import Record
 
 FORMAT = 1
 KEEP = 2  # checkpoints
+CLIENT_SCORES = "client_scores.json"
 TRIES, PAUSE = 10, 0.02  # of claiming a folder: `in_use` in another process may hold it for a moment
 
 
@@ -51,9 +53,10 @@ class RunFolder:
             folder.lock()
             folder._must_be_empty()  # still: another process may have done this very run while we waited for the lock
             (path / "checkpoints").mkdir(exist_ok=True)
-            about = {"format": FORMAT, "config": dict(config), "versions": versions()}
+            about = {"format": FORMAT, "config": dict(config), "versions": versions(), "machine": machine()}
             write_atomic(path / "run.json", _json(about))
         except OSError as error:
+            folder.close()
             raise RunFolderError(f"cannot write into {path}: {error.strerror}; choose another place") from error
         except RunFolderError:
             folder.close()
@@ -69,7 +72,13 @@ class RunFolder:
 
     def config(self) -> dict[str, Any]:
         """Return the configuration that the run was begun with."""
-        config = self._read("run.json").get("config")
+        about = self._read("run.json")
+        if isinstance(written := about.get("format"), int) and written > FORMAT:
+            raise RunFolderError(
+                f"{self.path} was written by a newer version of fedgbo (format {written}); this version reads format "
+                f"{FORMAT}: use the newer one"
+            )
+        config = about.get("config")
         if not isinstance(config, dict):
             raise RunFolderError(f"{self.path / 'run.json'} is damaged: its config is no table")
         return config
@@ -77,6 +86,16 @@ class RunFolder:
     def versions(self) -> dict[str, str]:
         """Return the versions that the run was begun with."""
         return dict(self._read("run.json").get("versions", {}))
+
+    def moved(self, at_round: int) -> list[str]:
+        """Return which versions and parts of the machine are others than at the beginning, and write them down."""
+        about, now = self._read("run.json"), {**versions(), **machine()}
+        found = changes({**about.get("versions", {}), **about.get("machine", {})}, now)
+        if found:
+            resumed = [*about.get("resumed", []), {"round": at_round, "versions": versions(), "machine": machine()}]
+            with self._writing():
+                write_atomic(self.path / "run.json", _json({**about, "resumed": resumed}))
+        return found
 
     def status(self) -> dict[str, Any]:
         """Return how the run ended, or {"status": "running"} if it did not (or was killed)."""
@@ -93,33 +112,37 @@ class RunFolder:
 
     def set_status(self, status: str, **more: Any) -> None:
         """Write down how the run ended."""
-        write_atomic(self.path / "status.json", _json({"status": status, **more}))
+        with self._writing():
+            write_atomic(self.path / "status.json", _json({"status": status, **more}))
+
+    def save_client_scores(self, clients: Mapping[int, Mapping[str, Any]]) -> None:
+        """Write the scores of each client at the last evaluation, where there are any."""
+        if clients:
+            write_atomic(self.path / CLIENT_SCORES, _json({str(client): own for client, own in clients.items()}))
+
+    def client_scores(self) -> dict[int, dict[str, float | None]]:
+        """Read what `save_client_scores` wrote."""
+        if not (self.path / CLIENT_SCORES).exists():
+            return {}
+        return {int(client): own for client, own in self._read(CLIENT_SCORES).items()}
 
     def lock(self) -> None:
         """Claim the folder for this process until `close`."""
         self._lock = (self.path / "lock").open("a")
-        for left in reversed(range(TRIES)):
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for _ in range(TRIES):
+            if lock(self._lock):
                 return
-            except OSError as error:
-                if left:
-                    time.sleep(PAUSE)
-                    continue
-                self._lock.close()
-                self._lock = None
-                raise FolderBusyError(f"{self.path} is in use by another process; wait for it or stop it") from error
+            time.sleep(PAUSE)
+        self.close()
+        raise FolderBusyError(f"{self.path} is in use by another process; wait for it or stop it")
 
     def in_use(self) -> bool:
         """Return whether a process is writing into the folder at this moment; a process that died is not."""
         try:
             with (self.path / "lock").open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+                return not lock(file, shared=True)
         except OSError:  # no lock file: nobody ever claimed it, or it was copied without
             return False
-        return False
 
     def close(self) -> None:
         """Release the folder."""
@@ -129,7 +152,7 @@ class RunFolder:
 
     def append(self, record: Record) -> None:
         """Write a record down."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with self._writing(), (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(record.line())
             file.flush()
             os.fsync(file.fileno())
@@ -154,14 +177,16 @@ class RunFolder:
     def rewind(self, last_round: int) -> list[Record]:
         """Drop the records after `last_round`, which will be made again; return the others."""
         kept = [record for record in self.records() if record.round <= last_round]
-        write_atomic(self.path / "metrics.jsonl", "".join(record.line() for record in kept).encode())
+        with self._writing():
+            write_atomic(self.path / "metrics.jsonl", "".join(record.line() for record in kept).encode())
         return kept
 
     def save(self, checkpoint: Checkpoint) -> int:
         """Write a checkpoint, then remove all but the last ones; return the number of rounds of the oldest one kept."""
-        checkpoint.save(self.path / "checkpoints" / f"round-{checkpoint.ledger.round:08d}.safetensors")
-        for old in self.checkpoints()[:-KEEP]:
-            old.unlink(missing_ok=True)
+        with self._writing():
+            checkpoint.save(self.path / "checkpoints" / f"round-{checkpoint.ledger.round:08d}.safetensors")
+            for old in self.checkpoints()[:-KEEP]:
+                old.unlink(missing_ok=True)
         return int(self.checkpoints()[0].stem.removeprefix("round-"))
 
     def checkpoints(self) -> list[Path]:
@@ -179,6 +204,25 @@ class RunFolder:
         if problems:
             raise RunFolderError("; ".join(problems) + "; no older checkpoint is left: start the run anew")
         return None, []
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn what a disk can do to a run into an error that says what to do."""
+        try:
+            yield
+        except OSError as error:
+            if not self.path.is_dir():
+                raise RunFolderError(
+                    f"the folder {self.path} was removed while the run was writing into it; start the run anew"
+                ) from error
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                first = "make room"
+            else:
+                first = "check the disk and the permissions"
+            raise RunFolderError(
+                f"cannot write into {self.path}: {error.strerror}; {first}, then go on with the run (fedgbo resume "
+                f"{self.path}, or resume=True in Python)"
+            ) from error
 
     def _must_be_empty(self) -> None:
         held = contents(self.path)
@@ -210,17 +254,6 @@ def contents(path: Path) -> list[str]:
         traces.add("checkpoints")
     names = sorted(entry.name for entry in path.iterdir())
     return [name for name in names if name not in traces and not name.startswith(".run.json.")]
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what a result may depend on."""
-    found = {"python": platform.python_version(), "platform": f"{sys.platform} {platform.machine()}"}
-    for package in ("fedgbo", "torch", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "unknown"
-    return found
 
 
 def _json(content: Mapping[str, Any]) -> bytes:

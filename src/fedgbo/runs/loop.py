@@ -1,6 +1,5 @@
 """The one round loop, and the function that starts it."""
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,27 +17,29 @@ from fedgbo.core.random import check_seed
 from fedgbo.core.schedule import at_round, plain
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, device_of, keep_freed_memory
-from fedgbo.engines.engine import LOCAL_BUFFERS, Engine, Origin
-from fedgbo.engines.evaluate import OwnBuffers, primary
+from fedgbo.engines.engine import LOCAL_BUFFERS, Engine
+from fedgbo.engines.evaluate import OwnModels, primary
 from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import ENGINES, engine_for, explain
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.pipeline import Pipeline
 from fedgbo.runs.accounting import Accounts
 from fedgbo.runs.bar import shown
-from fedgbo.runs.callbacks import Callback, Callbacks, check_callbacks
-from fedgbo.runs.checkpoint import Checkpoint
+from fedgbo.runs.callbacks import Callback, check_callbacks
 from fedgbo.runs.describe import describe, label_of
-from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.memory import ClientMemory
 from fedgbo.runs.plan import SAVE_SECONDS, Plan, Start, check_metrics, described, evaluations, open_folder
 from fedgbo.runs.record import Record
+from fedgbo.runs.recorder import Recorder, client_memory
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress, Rounds
 from fedgbo.runs.steps import LocalSteps, check_local_steps, listed, plain_steps
 from fedgbo.runs.warm_start import Initial, starting_from
 from fedgbo.tasks.task import Task
 
+GLOBAL_SCORES = (
+    "scores are those of the global model, as clients have no test sets (client_tests=) to score their own models on"
+)
 EngineMaker = Callable[[Plan, torch.device], Engine]
 
 
@@ -70,36 +71,37 @@ def run(
 ) -> Result:
     """Train `task` with `algorithm` and return the result.
 
-    `local_steps` is K: a number, a list with one for each client, a schedule over rounds, or a function of `round`,
-    `client` or both. `initial_params` is where training starts: a state_dict, a module, a safetensors file, or
-    a flat vector of the trainable parameters in the order of `model.parameters()`. The test set is evaluated
-    every `eval_every` rounds (by default 100 times a run) and at the end. Each callback gets a Progress after every
-    round, and stops the run by progress.stop() or by raising StopRun.
+    `local_steps` is K: a number, a list with one number per client, a schedule over rounds, or a function of `round`,
+    `client` or both. `initial_params` is a state_dict, a module, a safetensors file, or a flat vector of the trainable
+    parameters in the order of `model.parameters()`. The test set is evaluated every `eval_every` rounds (by default 100
+    times per run) and at the end. Each callback receives a Progress after every round. It stops the run with
+    progress.stop() or by raising StopRun.
 
-    With `out`, the run is kept in that folder; `resume=True` goes on with what the folder holds, bit for bit as if it
-    had never stopped. `progress` shows a bar; by default it does where a person watches, in a terminal or a notebook.
-    `config` is what the folder's run.json says of the run, by default a description of the objects.
+    With `out`, the run is stored in that folder. `resume=True` continues the run in the folder, with the same bits as
+    an uninterrupted run. `progress` shows a progress bar; by default it is shown in terminals and notebooks. `config`
+    is the content of the folder's run.json; by default it describes the objects.
 
-    `workers` clients are trained at the same time, one core each, by default as many as there are cores; results do not
-    depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are on the CPU in any case.
+    `workers` is the number of clients that are trained at the same time, one core each; the default is the number of
+    cores. Results do not depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are always
+    on the CPU.
     `engine="plain"` forces the textbook loop; results agree up to rounding.
 
-    `weights="samples"` weights clients by their numbers of samples, as McMahan et al. do; by default all count the
-    same. `sampler` chooses the cohorts instead of clients_per_round, `transforms` change what clients send, in this
-    order, and `aggregator` combines it in another way than by the mean.
+    `weights="samples"` weights clients by their numbers of samples, as McMahan et al. do; by default all have the same
+    weight. `sampler` chooses the cohorts instead of clients_per_round. `transforms` change uploads, in this order.
+    `aggregator` replaces the mean.
 
-    `metrics` are measured in every round and recorded as Record.drift at each evaluation, as the mean since the last:
-    "cosine" is how far the clients' models are apart, "drift" adds how far their gradients are off those at x_t, at
-    twice the work. Results do not depend on them.
+    `metrics` are measured in every round. Record.drift has their mean since the previous evaluation. "cosine" is the
+    distance between the clients' models; "drift" adds the difference between their gradients and those at x_t, at twice
+    the cost. Results do not depend on metrics.
 
-    Under torchrun each process trains its share of the clients, and all return the same result, bit for bit that of one
-    process. Rank 0 alone writes into `out` and calls the callbacks. Metrics are for one process.
+    Under torchrun, each process trains a share of the clients, and all return the same result as one process, bit for
+    bit. Only rank 0 writes to `out` and calls the callbacks. Metrics need a single process.
 
-    `engine_maker` makes what trains the clients and evaluates, where that is not this machine alone. A checkpoint is
-    saved with each evaluation and, between them, when the last one is `save_seconds` old.
+    `engine_maker` builds the engine that trains and evaluates, for example on other machines. A checkpoint is saved at
+    each evaluation and, in between, when the last one is `save_seconds` old.
 
-    `keep_best=True` keeps the parameters of the best evaluation (`Result.best_params`): by the validation scores where
-    the data have a validation part, else by the test scores.
+    `keep_best=True` keeps the parameters of the best evaluation (`Result.best_params`): by the validation scores if the
+    data have a validation part, else by the test scores.
     """
     if not isinstance(task, Task):
         raise ConfigError(f"task must be a fedgbo.Task such as fedgbo.Task(name, data, model), not {task!r:.60}")
@@ -162,58 +164,25 @@ def run_here(plan: Plan, engine_maker: EngineMaker) -> Result:
         return Loop(plan, engine, recorder, memory).go(start, device)
 
 
-class Recorder:
-    """Writes a run into its folder and calls the callbacks."""
-
-    def __init__(
-        self, folder: RunFolder | None, plan: Plan, about: Mapping[str, Any], memory: ClientMemory | None
-    ) -> None:
-        self.folder, self.plan, self.about, self.memory = folder, plan, about, memory
-        self.callbacks = Callbacks(plan.callbacks)
-        self.saved_at = time.monotonic()
-
-    def tell(self, progress: Progress, *, evaluated: bool, final: bool = False) -> bool:
-        """Write a round down and call the callbacks; return whether one of them stopped the run.
-
-        A round that was evaluated comes with a checkpoint, but for the first and the final one.
-        """
-        if progress.record is not None and self.folder is not None:
-            self.folder.append(progress.record)
-        old = time.monotonic() - self.saved_at >= self.plan.save_seconds
-        if not final and progress.ledger.round > 0 and (evaluated or old):
-            began = time.monotonic()
-            self.save(progress)
-            self.saved_at = time.monotonic()
-            progress = progress._replace(seconds={**progress.seconds, "saving": self.saved_at - began})
-        return not final and self.callbacks(progress._replace(about=self.about))
-
-    def save(self, progress: Progress) -> None:
-        """Save a checkpoint."""
-        if self.folder is None:
-            return
-        rounds = {}
-        if self.memory is not None:
-            self.memory.flush()
-            rounds = self.memory.rounds
-        oldest = self.folder.save(Checkpoint(progress.state, progress.ledger, self.about, rounds, progress.best))
-        if self.memory is not None:
-            self.memory.prune(oldest)
-
-    def end(self, progress: Progress, status: str, **more: Any) -> None:
-        """Save the last checkpoint, and how the run ended."""
-        self.save(progress)
-        if self.folder is not None:
-            self.folder.set_status(status, round=progress.ledger.round, rounds=progress.rounds, **more)
-
-
 class Loop:
     """Runs rounds until the last one, and records them."""
 
     def __init__(self, plan: Plan, engine: Engine, recorder: Recorder, memory: ClientMemory | None) -> None:
         self.plan, self.engine, self.recorder, self.memory = plan, engine, recorder, memory
-        self.accounts = Accounts.of(engine)
-        meter = Meter(plan.algorithm)
-        self.rounds = Rounds(engine, plan.algorithm, plan.local_steps, plan.pipeline, self.accounts, meter, memory)
+        self.accounts, self.initial = Accounts.of(engine), plan.initial(engine)
+        self.sampler = plan.pipeline.sampler.for_run(plan.workload(engine))
+        self.rounds = Rounds(
+            engine=engine,
+            algorithm=plan.algorithm,
+            local_steps=plan.local_steps,
+            pipeline=replace(plan.pipeline, sampler=self.sampler),
+            accounts=self.accounts,
+            meter=Meter(plan.algorithm),
+            memory=memory,
+            initial=self.initial,
+        )
+        self.personalised = plan.algorithm.personalised
+        self.clients: Mapping[int, Mapping[str, float | None]] = {}  # their scores at the last evaluation
 
     def go(self, start: Start, device: torch.device) -> Result:
         """Run the rounds that are left."""
@@ -252,9 +221,17 @@ class Loop:
             history.append(progress.record)  # type: ignore[arg-type]
             self.recorder.tell(progress, evaluated=True, final=True)
         status = "finished" if progress.ledger.round >= last else "stopped"
-        self.recorder.end(progress, status, accuracy=history[-1].accuracy)
-        state, config = progress.state.on("cpu"), self.plan.config or {}
-        return Result(self.plan.task, state, history, config, status, self.engine.origin, progress.best)
+        self.recorder.end(progress, status, self.clients, accuracy=history[-1].accuracy)
+        return Result(
+            source=self.plan.task,
+            state=progress.state.on("cpu"),
+            history=history,
+            config=self.plan.config or {},
+            status=status,
+            origin=self.engine.origin,
+            best_state=progress.best,
+            client_scores=self.clients,
+        )
 
     def _due(self, progress: Progress) -> bool:
         """Return whether the round that was just done is to be evaluated."""
@@ -263,11 +240,12 @@ class Loop:
     def _evaluated(self, progress: Progress, history: Sequence[Record]) -> Progress:
         """Add a record of the scores, and keep the model if it is the best so far."""
         began, ledger = time.perf_counter(), progress.ledger
-        scores = self.engine.evaluate(progress.state, self._own_buffers(progress))
+        scores = self.engine.evaluate(progress.state, self._own_models(progress))
         if (problem := scores.not_finite()) is not None:
             raise DivergenceError(f"{problem} after round {ledger.round}")
-        took = time.perf_counter() - began
+        took, self.clients = time.perf_counter() - began, scores.clients
         notes = [note for note in (self.accounts.note(ledger), scores.note) if note is not None]
+        notes += [GLOBAL_SCORES] if self.personalised and not self._own_tests else []
         record = Record(
             round=ledger.round,
             loss=scores.loss,
@@ -283,6 +261,7 @@ class Loop:
             validation_loss=scores.validation.get("loss"),
             validation_accuracy=primary(scores.validation),
             scores=scores.flat(),
+            simulated_seconds=self.sampler.elapsed(ledger.round - 1),
         )
         if self.plan.keep_best and all(record.quality > before.quality for before in history):
             progress = progress._replace(
@@ -291,26 +270,24 @@ class Loop:
         ledger = ledger._replace(seconds=record.seconds, loss_sum=0.0, loss_rounds=0, drift_sum={}, drift_rounds=0)
         return progress._replace(ledger=ledger, record=record, seconds={**progress.seconds, "evaluation": took})
 
-    def _own_buffers(self, progress: Progress) -> OwnBuffers | None:
-        """Return how to look up the buffers that clients keep; None: they keep none, or none in this process."""
-        origin, memory = self.engine.origin, self.memory
-        if origin.local_buffers is None or memory is None:
+    def _own_models(self, progress: Progress) -> OwnModels | None:
+        """Return how to look up the model that a client uses; None: all use the server's, or it is not known here."""
+        origin, memory, server = self.engine.origin, self.memory, progress.state
+        if not (self.personalised and self._own_tests) and (origin.local_buffers is None or memory is None):
             return None
         algorithm = at_round(self.plan.algorithm, progress.ledger.round)
-        initial = origin.client_state(algorithm, progress.state.params)
-        return lambda client: memory.load(client, initial)[LOCAL_BUFFERS]
+        initial = origin.client_state(algorithm, self.initial)
 
+        def own(client: int) -> State:
+            state = dict(initial) if memory is None else memory.load(client, initial)
+            buffers = state.pop(LOCAL_BUFFERS, server.buffers)
+            return State(algorithm.personal(server.params, state), {}, buffers)
 
-def client_memory(
-    stack: ExitStack, plan: Plan, origin: Origin, folder: RunFolder | None, start: Start
-) -> ClientMemory | None:
-    """Return where the clients' states are kept: in the run's folder or, without one, in a temporary one."""
-    if not origin.client_state(at_round(plan.algorithm, 0), start.state.params):
-        return None
-    if folder is not None:
-        return ClientMemory(folder.path / "clients", start.clients)
-    temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedgbo-clients-"))
-    return ClientMemory(Path(temporary), temporary=True)
+        return own
+
+    @property
+    def _own_tests(self) -> bool:
+        return self.plan.task.data.client_tests is not None
 
 
 def _engine(plan: Plan, device: torch.device) -> Engine:

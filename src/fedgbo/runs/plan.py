@@ -1,9 +1,11 @@
 """What a run was asked for, checked and complete, and where it begins or goes on."""
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, Schedule, State, unknown
+from fedgbo.core import (
+    ConfigError,
+    FederatedAlgorithm,
+    RunFolderError,
+    Schedule,
+    State,
+    Upload,
+    Workload,
+    at_round,
+    unknown,
+)
 from fedgbo.core.check import check, optimisers_of
+from fedgbo.core.errors import RunWarning
+from fedgbo.costs.trace import Load, load_of
 from fedgbo.engines.engine import Engine, Origin
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.pipeline import Pipeline
@@ -97,11 +111,39 @@ class Plan:
             about["buffers"] = self.task.buffers
         own, usual = vars(self.pipeline), vars(Pipeline(FixedSize(self.task.cohort_size), (), ExactMean()))
         about |= {name: describe(part) for name, part in own.items() if part != usual[name]}
+        if (source := self.pipeline.sampler.source()) is not None:
+            about["trace"] = source
         return about if self.engine == "auto" else {**about, "engine": self.engine}
+
+    def initial(self, engine: Engine) -> Tensor:
+        """Return x_0, the model that the run starts from."""
+        return _initial_params(engine, self.initial_params)
+
+    def workload(self, engine: Engine) -> Workload:
+        """Return what the run asks of its clients, for a sampler on a virtual clock."""
+        data, batch = self.task.data, self.task.batch_size
+
+        @cache
+        def load() -> Load:
+            return load_of(at_round(self.algorithm, 0), self.initial(engine).cpu())
+
+        def samples(client: int, steps: int) -> int:
+            own = data.size(client)
+            return load().samples(steps, batch or own, own)
+
+        @cache
+        def nbytes() -> int:
+            uploads = [Upload(0, up, 1, 1, 0.0, up.nbytes) for up in load().received]
+            sent = [self.pipeline.encode(upload, self.seed, 0).nbytes for upload in uploads]
+            buffers = 0 if engine.origin.buffers is None else 2 * engine.origin.buffers.nbytes * len(sent)
+            return sum(down.nbytes for down in load().sent) + sum(sent) + buffers
+
+        steps = lambda client, t: steps_of(self.local_steps, [client], t)[0]  # noqa: E731
+        return Workload(data.clients, self.seed, steps, samples, nbytes)
 
     def start(self, engine: Engine) -> tuple[Start, dict[str, Any]]:
         """Return where a new run begins, and what it is."""
-        params = _initial_params(engine, self.initial_params)
+        params = self.initial(engine)
         for optimiser in optimisers_of(self.algorithm):
             if type(optimiser) not in OPTIMISERS.values():
                 check(optimiser, params)  # a wrong formula would train, and be wrong without a word
@@ -151,7 +193,7 @@ def open_folder(stack: ExitStack, plan: Plan, begin: Start, about: Mapping[str, 
 
 def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start:
     """Return where to go on: the newest checkpoint or, if there is none, the beginning."""
-    checkpoint, _ = folder.latest()
+    checkpoint, problems = folder.latest()
     if checkpoint is None:
         folder.rewind(-1)
         return begin
@@ -165,8 +207,26 @@ def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start
             f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
             "resume it with the settings it was begun with, or choose another folder"
         )
-    history = folder.rewind(checkpoint.ledger.round)
+    done = checkpoint.ledger.round
+    if problems:
+        _warn(f"{'; '.join(problems)}; the run goes on from the older checkpoint of round {done}")
+    if others := folder.moved(done):
+        _warn(f"the run goes on with {', '.join(others)}: its result may differ from that of an uninterrupted run")
+    history = folder.rewind(done)
+    if lost := _lost(folder, done, [record.round for record in history]):
+        rounds = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
+        _warn(f"{folder.path / 'metrics.jsonl'} has lost the evaluations of rounds {rounds}; they are not repeated")
     return Start(checkpoint.state, checkpoint.ledger, history, checkpoint.clients, checkpoint.best)
+
+
+def _lost(folder: RunFolder, done: int, there: Sequence[int]) -> list[int]:
+    """Return the rounds until `done` whose evaluations should be in the folder and are not."""
+    every = folder.config().get("eval_every")
+    return sorted({*range(0, done + 1, every)} - {*there}) if isinstance(every, int) and every > 0 else []
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, RunWarning, stacklevel=2)
 
 
 def differ(key: str, ours: Any, theirs: Any) -> bool:
@@ -177,6 +237,8 @@ def differ(key: str, ours: Any, theirs: Any) -> bool:
 
 
 _TOLD = {
+    "trace": "the trace of its sampler has other contents than when it was begun; resume it with the same trace, or "
+    "choose another folder",
     "constants": "the model has other frozen parameters or constant buffers than when it was begun; resume it with the "
     "same model, or choose another folder",
     "data": "the training or test data are others than those it was begun with; resume it with the same data, or "

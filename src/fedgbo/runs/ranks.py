@@ -19,9 +19,10 @@ from fedgbo.engines.torchrun.join import join, joined, under_torchrun
 from fedgbo.engines.torchrun.ranks import Ranks
 from fedgbo.runs.checkpoint import best_of, best_tensors
 from fedgbo.runs.config import RunConfig
-from fedgbo.runs.loop import Loop, Recorder, client_memory
+from fedgbo.runs.loop import Loop
 from fedgbo.runs.plan import Plan, Start, described, differ, open_folder
 from fedgbo.runs.record import Ledger, Record
+from fedgbo.runs.recorder import NOTHING, Recorder, client_memory
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 
@@ -68,9 +69,11 @@ class _RankRecorder(Recorder):
 
         return self._ranks.lead(tell) == b"stop"
 
-    def end(self, progress: Progress, status: str, **more: Any) -> None:
+    def end(
+        self, progress: Progress, status: str, clients: Mapping[int, Mapping[str, Any]] = NOTHING, **more: Any
+    ) -> None:
         if self._recorder is not None:
-            self._recorder.end(progress, status, **more)
+            self._recorder.end(progress, status, clients, **more)
 
 
 def _opened(

@@ -11,6 +11,7 @@ from fedgbo.core import RunFolderError
 OPTIONAL = (
     "validation_loss",
     "validation_accuracy",
+    "simulated_seconds",
     "drift",
     "note",
 )  # left out of a record's line where there are none
@@ -55,7 +56,7 @@ class Ledger(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """One evaluation: the scores after a number of rounds, and what it cost to get there."""
+    """One evaluation: the scores after a number of rounds, and the costs so far."""
 
     round: int
     loss: float | None  # on the test set; None where there is no test set
@@ -70,13 +71,15 @@ class Record:
     note: str | None = None
     validation_loss: float | None = None  # on the validation part; None where there is none
     validation_accuracy: float | None = None
+    simulated_seconds: float | None = None  # on the sampler's virtual clock; None where there is none
     scores: dict[str, float] = field(default_factory=dict)  # all metrics by name, also of validation and over clients
 
     @property
     def quality(self) -> tuple[int, float]:
-        """How good the model is, larger being better: by the validation scores where there are any, else by the test's.
+        """The quality of the model (larger is better), by the validation scores if there are any, else by the test
+        scores.
 
-        The primary metric counts or, without one, minus the loss; without either, later is better.
+        This is the primary metric or, without one, the negative loss. Without both, later records are better.
         """
         held_out = self.validation_loss is not None
         metric = self.validation_accuracy if held_out else self.accuracy
@@ -94,9 +97,9 @@ class Record:
 
     @classmethod
     def of_line(cls, line: str) -> "Record":
-        """Undo `line`; keys that a later version may have added are passed over."""
+        """Read a line of JSON. Unknown keys, which a later version may have added, are ignored."""
         read = json.loads(line)
-        scores = ("loss", "accuracy", "train_loss", "validation_loss", "validation_accuracy")
+        scores = ("loss", "accuracy", "train_loss", "validation_loss", "validation_accuracy", "simulated_seconds")
         check_numbers(read, whole=WHOLE, other=("seconds",), or_none=(*scores, *FLOPS))
         content: dict[str, Any] = {**dict.fromkeys(OPTIONAL), "scores": {}, **read}
         check_numbers(content["scores"], other=content["scores"])

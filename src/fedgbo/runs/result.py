@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from fedgbo.optimisers import SGD
 from fedgbo.runs.describe import label_of
 from fedgbo.runs.files import write_atomic
 from fedgbo.runs.history import chart_of, frame_of
+from fedgbo.runs.onnx import to_onnx
 from fedgbo.runs.record import Record
 from fedgbo.tasks.task import Task
 
@@ -25,7 +27,7 @@ from fedgbo.tasks.task import Task
 class Result:
     """The trained model, the server's statistics, and the history of evaluations.
 
-    A pickled result keeps everything but its task, whose data are large and whose functions cannot always be pickled.
+    Pickling leaves out the task, because its data may be large and its functions cannot always be pickled.
     """
 
     source: Task | Callable[[], Task]  # the task, or a function that builds it at its first use
@@ -35,10 +37,13 @@ class Result:
     status: str = "finished"  # or stopped, interrupted, diverged, running, died
     origin: Origin | None = None  # the model that the run started from; None: it is built again where it is needed
     best_state: State | None = None  # the model of the best evaluation, of a run with keep_best=True
+    client_scores: Mapping[int, Mapping[str, float | None]] = field(default_factory=dict)
+    """The loss and every metric of each client on its own test samples at the last evaluation: of the model that the
+    client uses, which is its own in a personalised algorithm. Empty where clients have no test sets."""
 
     @cached_property
     def task(self) -> Task:
-        """The task; a result that was pickled or loaded may not know it, and `with_task` adds it."""
+        """The task. A result that was pickled or loaded may lack it; `with_task` adds it."""
         return self.source if isinstance(self.source, Task) else self.source()
 
     @property
@@ -60,7 +65,7 @@ class Result:
     def best(self) -> Record:
         """The record with the best accuracy or, without a metric, with the lowest loss; the first of equals.
 
-        Scores are those of the validation part where there is one, else those of the test set.
+        Scores are those of the validation part if there is one, else those of the test set.
         """
         return max(self._evaluated, key=lambda record: record.quality)
 
@@ -72,11 +77,11 @@ class Result:
 
     @property
     def best_params(self) -> Tensor:
-        """The parameters of the round that `best` is the record of; they are kept by run(keep_best=True)."""
+        """The parameters of the best round; run(keep_best=True) keeps them."""
         return self._kept_best().params
 
     def model(self, *, best: bool = False) -> nn.Module:
-        """Return the trained model, as it was evaluated, in evaluation mode: a copy that is yours.
+        """Return a copy of the trained model, as it was evaluated, in evaluation mode.
 
         With `best`, it is the model of the best round, which run(keep_best=True) keeps.
         """
@@ -105,20 +110,24 @@ class Result:
         return origin
 
     def save(self, path: str | Path, *, best: bool = False) -> None:
-        """Write the model's state_dict to a safetensors file; `initial_params` of `run` reads it.
+        """Write the model's state_dict to a safetensors file, which `initial_params` of `run` reads.
 
-        `best` is that of `model`. A tied weight is written once for each of its names.
+        A path that ends in .onnx gets the model as ONNX (extra `onnx`). `best` is that of `model`. A tied weight is
+        written once for each of its names.
         """
-        own = self.model(best=best).state_dict()
-        named = {name: value for name, value in own.items() if isinstance(value, Tensor)}
-        tensors = {name: value.cpu().contiguous().clone() for name, value in named.items()}
+        model = self.model(best=best)
+        if Path(path).suffix == ".onnx":
+            content = to_onnx(model, self.task.data.train.batch(np.arange(min(2, len(self.task.data.train))))[0])
+        else:
+            named = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+            content = to_bytes({name: value.cpu().contiguous().clone() for name, value in named.items()})
         try:
-            write_atomic(Path(path), to_bytes(tensors))
+            write_atomic(Path(path), content)
         except OSError as error:
             raise RunFolderError(f"cannot write {path}: {error.strerror}; choose another place") from error
 
     def with_task(self, task: Task) -> "Result":
-        """Return this result with its task, where it was pickled or loaded without."""
+        """Return this result with the given task."""
         if not isinstance(task, Task):
             raise ConfigError(f"task must be a fedgbo.Task, not {task!r:.60}")
         return replace(self, source=task)
@@ -130,7 +139,7 @@ class Result:
     def plot(self, y: str | None = None, x: str = "round") -> Any:
         """Return an altair chart of the history (extra `charts`); `y` is the accuracy or, without one, the loss.
 
-        Both axes take any number of a record, such as x="upload_bytes" or y="train_loss".
+        Each axis is a numeric field of a record, such as x="upload_bytes" or y="train_loss".
         """
         return chart_of(self.history, x, y, repr(self))
 

@@ -22,7 +22,7 @@ from fedgbo.runs.steps import LocalSteps, steps_of
 
 
 class Progress(NamedTuple):
-    """How far a run has come; what callbacks get after every round."""
+    """The state of a run after a round, which callbacks receive."""
 
     state: State
     ledger: Ledger
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
     best: State | None = None  # the model of the best evaluation so far, where it is kept
 
     def stop(self) -> NoReturn:
-        """End the callback, and the run after this round: raises StopRun."""
+        """Stop the run after this round, by raising StopRun."""
         raise StopRun(f"stopped by a callback after round {self.ledger.round}")
 
 
@@ -49,6 +49,7 @@ class Rounds:
     accounts: Accounts
     meter: Meter
     memory: ClientMemory | None = None
+    initial: Tensor | None = None  # x_0
 
     def next(self, progress: Progress) -> Progress:
         """Return the run's progress after one more round."""
@@ -81,12 +82,12 @@ class Rounds:
         engine, pipeline = self.engine, at_round(self.pipeline, t)
         algorithm = at_round(self.algorithm, t - staleness)
         name, version = type(algorithm).__name__, algorithm.version(server, staleness)
-        steps = pipeline.sampler.steps(cohort, steps_of(self.local_steps, cohort, t))
+        steps = pipeline.sampler.steps(cohort, steps_of(self.local_steps, cohort, t - staleness))
         down = State.expect(algorithm.broadcast(version), f"{name}.broadcast", server.params)
         down = down.with_buffers(server.buffers)
 
         # client_update and the transforms' encode for every client, then the aggregator
-        work = Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory)
+        work = Round(t, algorithm, down, cohort, steps, pipeline, self.meter, self.memory, self.initial)
         gathered = engine.train(work)
         mean = pipeline.decode(gathered.mean, engine.seed, t)
         if (second := algorithm.second_exchange(version, mean)) is not None:

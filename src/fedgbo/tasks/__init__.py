@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fedgbo.tasks.cifar10 import cifar10
 from fedgbo.tasks.cifar100 import cifar100, cifar100_synthetic
-from fedgbo.tasks.digits import digits
+from fedgbo.tasks.digits import digits, digits_clients
 from fedgbo.tasks.fashion_mnist import fashion_mnist
 from fedgbo.tasks.femnist import femnist, femnist_synthetic
 from fedgbo.tasks.quadratic import quadratic
@@ -14,6 +14,7 @@ from fedgbo.tasks.task import Task
 
 TASKS: dict[str, Callable[..., Task]] = {
     "digits": digits,
+    "digits-clients": digits_clients,
     "cifar10": cifar10,
     "cifar100": cifar100,
     "cifar100-synthetic": cifar100_synthetic,

@@ -59,18 +59,18 @@ def mean_of(function: Callable[[Any, Any], Any], outputs: Any, targets: Any) -> 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is to be learnt.
+    """A learning problem: data, a model, a loss and metrics.
 
-    `model` builds an nn.Module, or is one, which the run copies. loss(outputs, targets) is a mean over the batch, or a
-    pair (sum, count). metric(outputs, targets) is a number or such a pair, larger being better; None leaves only the
-    loss, as regression does; a dict has several metrics by name, of which the first is the primary one. By default
-    they are cross-entropy and accuracy.
+    `model` is a function that builds an nn.Module, or a module, which the run copies. loss(outputs, targets) returns
+    the mean over the batch, or a pair (sum, count). metric(outputs, targets) returns a number or such a pair; larger is
+    better. `metric` may be None, or a dict of several metrics by name, of which the first is the primary one. The
+    defaults are cross-entropy and accuracy.
 
     In evaluation, pairs are added up over all samples. A function that returns a number is called once, with the
     outputs and targets of all samples.
 
-    `buffers` says what happens to buffers that training changes, such as BatchNorm's running statistics: "average"
-    sends them with the model and averages them; "local" leaves each client its own, as FedBN does.
+    `buffers` selects how buffers that training changes, such as BatchNorm's running statistics, are handled: "average"
+    sends and averages them with the model; with "local" each client keeps its own, as in FedBN.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Task:
 
     @property
     def cohort_size(self) -> int:
-        """M, how many clients take part in a round."""
+        """M, the number of clients per round."""
         return self.data.clients if self.clients_per_round is None else self.clients_per_round
 
 

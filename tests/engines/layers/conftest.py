@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgbo.engines.layers import conv, gru
+from fedgbo.engines.layers import conv, recurrent
 from fedgbo.native import library
 
 
@@ -14,7 +14,7 @@ def _seed():
 def backend(request, monkeypatch):
     """Both with the C loops and, as without a compiler, on torch's operations alone."""
     if request.param == "torch":
-        monkeypatch.setattr(gru, "library", lambda: None)
+        monkeypatch.setattr(recurrent, "library", lambda: None)
         monkeypatch.setattr(conv, "library", lambda: None)
     elif library() is None:
         pytest.skip("no C compiler here")

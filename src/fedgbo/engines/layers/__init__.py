@@ -6,13 +6,18 @@ from itertools import pairwise
 
 from torch import nn
 
+from fedgbo.engines.layers.attention import FastAttention
 from fedgbo.engines.layers.conv import FastConv2d, FastMaxPool2d
 from fedgbo.engines.layers.gru import FastGRU
+from fedgbo.engines.layers.lstm import FastLSTM
 from fedgbo.engines.layers.network import is_changed
+from fedgbo.engines.layers.recurrent import supports
 
 FASTER: dict[type[nn.Module], tuple[type[nn.Module], Callable[..., bool]]] = {
     nn.Conv2d: (FastConv2d, FastConv2d.supports),
-    nn.GRU: (FastGRU, FastGRU.supports),
+    nn.GRU: (FastGRU, supports),
+    nn.LSTM: (FastLSTM, supports),
+    nn.MultiheadAttention: (FastAttention, FastAttention.supports),
     nn.MaxPool2d: (FastMaxPool2d, FastMaxPool2d.supports),
 }
 
@@ -25,6 +30,16 @@ def accelerate(module: nn.Module) -> nn.Module:
     itself neither.
     """
     return _rebuilt(module, {})
+
+
+def replaced(module: nn.Module) -> list[str]:
+    """Return the names of torch's layers that have a faster one in their place.
+
+    >>> replaced(accelerate(nn.Sequential(nn.LSTM(2, 3), nn.Linear(3, 1))))
+    ['LSTM']
+    """
+    there = {type(layer) for layer in module.modules()}
+    return sorted(kind.__name__ for kind, (faster, _) in FASTER.items() if faster in there)
 
 
 def _rebuilt(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:

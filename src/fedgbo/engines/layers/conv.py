@@ -36,8 +36,9 @@ class FastConv2d(nn.Conv2d):
     def _convolved(self, input: Tensor) -> Tensor:
         if not input.is_cpu or input.ndim != 4:
             return super().forward(input)
-        weight = self.weight.contiguous(memory_format=torch.channels_last)
-        x = input.contiguous(memory_format=torch.channels_last)
+        few = self.weight.numel() < input.numel()  # copied in every local step, and so are their gradients
+        layout = torch.channels_last if few else torch.contiguous_format
+        weight, x = self.weight.contiguous(memory_format=layout), input.contiguous(memory_format=layout)
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
     def _in_one(self, x: Tensor) -> bool:

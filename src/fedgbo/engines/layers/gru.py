@@ -1,8 +1,8 @@
 """GRU with only the recurrence in the loop over time.
 
 The input projections of all time steps are one product, and so are their weight gradients. In between, a time step
-needs one small product and the gates, by C code in float32. Other types and widths, and machines without a compiler,
-use nn.GRU itself; results are equal up to rounding.
+needs one small product and the gates, by C code in float32 (native/gru.c). Other types, and machines without a
+compiler, use nn.GRU itself; results are equal up to rounding.
 
     r = sigmoid(x_r + W_r h), z = sigmoid(x_z + W_z h), q = W_n h + b_n, n = tanh(x_n + r q), h' = n + z (h - n)
 
@@ -18,45 +18,32 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from fedgbo.engines.layers.recurrent import start_of, takes, weights_of
 from fedgbo.native import library
 
 
 class FastGRU(nn.GRU):
-    """nn.GRU of plain layers, started from zero; anything else is left to nn.GRU."""
+    """nn.GRU in one direction and without dropout; anything else is left to nn.GRU."""
 
     def forward(  # type: ignore[override]
         self, input: Tensor, hx: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return the last layer's hidden states of all time steps, and all layers' states of the last one."""
-        if hx is not None or not self._takes(input):
+        if not takes(self, input, () if hx is None else (hx,)):
             return super().forward(input, hx)
-        x = input.transpose(0, 1) if self.batch_first else input
-        last = []
+        x, last = input.transpose(0, 1) if self.batch_first else input, []
         for layer in range(self.num_layers):
-            weights = [getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-            x = _Layer.apply(x, *weights)  # type: ignore[no-untyped-call]
+            start = start_of(self, layer, x, hx)
+            x = _Layer.apply(x, start, *weights_of(self, layer))[..., : self.hidden_size]  # type: ignore[no-untyped-call]
             last.append(x[-1])
         return x.transpose(0, 1) if self.batch_first else x, torch.stack(last)
 
-    def _takes(self, x: Tensor) -> bool:
-        if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_cpu or 0 in x.shape:  # a PackedSequence, one sample
-            return False
-        native = library()
-        if native is None or x.shape[2] != self.input_size or not x.dtype == self.weight_hh_l0.dtype == torch.float32:
-            return False
-        return bool(self.hidden_size % (2 * native.fedgbo_lanes()) == 0)
-
-    @staticmethod
-    def supports(layer: nn.GRU) -> bool:
-        """Tell whether the layer is one of ours; dropout draws random numbers, which would not be nn.GRU's."""
-        return not layer.bidirectional and layer.bias and layer.dropout == 0
-
 
 class _Layer(torch.autograd.Function):
-    """x (T, B, I) -> hidden states (T, B, H)."""
+    """x (T, B, I), first state (B, H) -> hidden states (T, B, H)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor) -> Tensor:
         T, B, _ = x.shape
         H = w_hh.shape[1]
         x = x.reshape(T * B, -1)
@@ -64,7 +51,7 @@ class _Layer(torch.autograd.Function):
         bias[: 2 * H] += b_hh[: 2 * H]
         gates = (x @ w_ih.t()).view(T, B, 3 * H)
         hidden = x.new_empty(T + 1, B, H)
-        hidden[0] = 0
+        hidden[0] = h
         inner = x.new_empty(T, B, H)
         NativeLoops().forward(gates, inner, hidden, w_hh, bias)
         ctx.save_for_backward(x, w_ih, w_hh, gates, inner, hidden)
@@ -76,13 +63,14 @@ class _Layer(torch.autograd.Function):
         x, w_ih, w_hh, gates, inner, hidden = ctx.saved_tensors
         T, B, H = inner.shape
         delta = x.new_empty(T, B, 4 * H)  # of the inner sum of n, and of the sums under r, z and n
-        NativeLoops().backward(grad, gates, inner, hidden, w_hh, delta)
+        carry = NativeLoops().backward(grad, gates, inner, hidden, w_hh, delta)
         delta = delta.view(T * B, 4 * H)
         recurrent, projected = delta[:, : 3 * H], delta[:, H:]
         dw_hh = recurrent.t() @ hidden[:T].view(T * B, H)
         bias = delta.sum(0)
         return (
             (projected @ w_ih).view(T, B, -1) if ctx.needs_input_grad[0] else None,
+            carry,
             projected.t() @ x,
             torch.cat((dw_hh[H:], dw_hh[:H])),
             bias[H:],
@@ -99,18 +87,20 @@ class NativeLoops:
 
     def forward(self, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> None:
         T, B, H = inner.shape
-        packed = weight.reshape(3, H // self.lanes, self.lanes, H).permute(1, 3, 0, 2).contiguous()
-        addresses = [t.data_ptr() for t in (packed, bias, gates, inner, hidden)]
+        panels = weight.reshape(3, H // self.lanes, self.lanes, H).permute(1, 3, 0, 2).contiguous()
+        addresses = [t.data_ptr() for t in (panels, bias, gates, inner, hidden)]
         self._native.fedgbo_gru_forward(T, B, H, *addresses)
 
     def backward(
         self, grad: Tensor, gates: Tensor, inner: Tensor, hidden: Tensor, weight: Tensor, delta: Tensor
-    ) -> None:
+    ) -> Tensor:
+        """Fill delta; return the gradient of the first state."""
         T, B, H = inner.shape
         grad = grad if grad.stride(2) == 1 else grad.contiguous()
         rows = torch.cat((weight[2 * H :], weight[: 2 * H]))  # as in delta: n, r, z
-        packed = rows.view(3 * H, H // (2 * self.lanes), 2 * self.lanes).transpose(0, 1).contiguous()
+        panels = rows.view(3 * H, H // (2 * self.lanes), 2 * self.lanes).transpose(0, 1).contiguous()
         carry = torch.zeros_like(inner[0])
-        addresses = [t.data_ptr() for t in (packed, gates, inner, hidden, grad)]
+        addresses = [t.data_ptr() for t in (panels, gates, inner, hidden, grad)]
         strides = grad.stride(0), grad.stride(1)
         self._native.fedgbo_gru_backward(T, B, H, *addresses, *strides, delta.data_ptr(), carry.data_ptr())
+        return carry

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedgbo.core import ConfigError, RankError, State, Stats, Upload
 from fedgbo.engines.engine import Gathered, LocalEngine, Round, Tally
-from fedgbo.engines.evaluate import OwnBuffers, Scores
+from fedgbo.engines.evaluate import OwnModels, Scores
 from fedgbo.engines.torchrun.ranks import Ranks, Row
 from fedgbo.pipeline.aggregators import ExactMean, ExactSum, WeightedSum, check_alike
 
@@ -40,11 +40,11 @@ class TorchrunEngine:
         self.origin, self.sample = local.origin, local.sample
         self.choice = f"{ranks.size} processes, each with {local.choice}"
 
-    def evaluate(self, server: State, own_buffers: OwnBuffers | None = None) -> Scores:
-        """Share the chunks of samples; where scores are not sums, or clients keep buffers, rank 0 evaluates alone."""
+    def evaluate(self, server: State, own_models: OwnModels | None = None) -> Scores:
+        """Share the chunks of samples; rank 0 evaluates alone where scores are not sums, or clients have own models."""
         local, scorer = self.local, self.local.scorer
-        if not scorer.additive or self.origin.local_buffers is not None:
-            return Scores.of_content(self.ranks.lead(lambda: local.evaluate(server, own_buffers).content()))
+        if not scorer.additive or self.origin.local_buffers is not None or own_models is not None:
+            return Scores.of_content(self.ranks.lead(lambda: local.evaluate(server, own_models).content()))
         chunks = local.chunks()
         pieces = local.pieces(server, self.ranks.share(chunks))
         rows = self.ranks.rows((piece.row() for piece in pieces), len(chunks), scorer.width)
@@ -162,7 +162,7 @@ class TorchrunEngine:
 
     def _fetch_states(self, work: Round) -> _HeldStates | None:
         """Send the clients' states, which rank 0 keeps, to the processes that train them."""
-        initial = self.origin.client_state(work.algorithm, work.down.params)
+        initial = self.origin.client_state(work.algorithm, work.origin)
         if not initial:
             return None
 

@@ -110,7 +110,7 @@ def table1() -> Table:
         ours = symbols(example(name, "adam" if takes_optimiser(name) else "sgd"))
         cells = [Cell.compared(value, row.get(column)) for column, value in zip(columns[2:], ours, strict=True)]
         lines.append((Cell(title), Cell(approach), *cells))
-    return captioned("table1", columns, lines)
+    return captioned("table1", columns, lines, brief=("Algorithm", "Download", "Upload", "Memory"))
 
 
 def symbols(algorithm: FederatedAlgorithm) -> tuple[str, str, str]:
@@ -134,7 +134,8 @@ def table3() -> Table:
         sizes = [Cell(f"{size:,}", exact=size) for size in (t.batch_size, t.params, t.macs)]
         lines.append((Cell(t.title), *cells[1:], *sizes))
     columns = (*next(iter(printed.values())), "Batch size B", "Parameters |x|", "Multiply-adds F")
-    return captioned("table3", columns, lines)
+    brief = ("Task", "Model", "Total clients", "Sampled clients per round", "Parameters |x|")
+    return captioned("table3", columns, lines, brief=brief)
 
 
 def table6() -> Table:

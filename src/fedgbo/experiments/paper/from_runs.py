@@ -32,6 +32,7 @@ COLUMNS4 = (
     "Task", "Algorithm", "Max acc (%)", "Rounds", "Upload (GiB)", "FLOPs (x 10^12)",
     "Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Difference to FedAvg", "p",
 )  # fmt: skip
+BRIEF4 = ("Task", "Algorithm", "Max acc (%)", "Rounds to match FedAvg", "Difference to FedAvg")
 
 
 def paper_experiment(
@@ -66,7 +67,8 @@ def table4(results: Results, experiment: Experiment) -> Table:
         remarks += [texts[name]] if name in present and name in texts else []
         by_algorithm = {key[2]: replace(group, label=key[2]) for key, group in groups.items() if key[0] == name}
         lines += _lines4(task, by_algorithm, {key[2]: n for key, n in diverged.items() if key[0] == name})
-    return Table("table4", heading(experiment, results), COLUMNS4, tuple(lines), 2, tuple(remarks), measured=True)
+    title, rows = heading(experiment, results), tuple(lines)
+    return Table("table4", title, COLUMNS4, rows, 2, tuple(remarks), measured=True, brief=BRIEF4)
 
 
 def _lines4(task: PaperTask, groups: dict[str, Group], diverged: dict[str, int]) -> list[tuple[Cell, ...]]:

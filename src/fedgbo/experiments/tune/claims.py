@@ -7,7 +7,6 @@ lower number counts and the other trial is dropped. Workers that share a folder 
 frees; other workers are recognised by heartbeats.
 """
 
-import fcntl
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ import optuna
 from optuna.exceptions import OptunaError, UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from fedgbo.core.locks import lock
 from fedgbo.experiments.tune.plan import Plan
 
 BEAT_SECONDS = 15.0
@@ -37,7 +37,7 @@ class Worker:
     def __enter__(self) -> "Worker":
         self._path.parent.mkdir(exist_ok=True)
         self._lock = self._path.open("a")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        lock(self._lock, wait=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,18 +48,15 @@ class Worker:
         """Return whether another worker of this folder is alive."""
         try:
             with (self._path.parent / other).open("r+") as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return not lock(file, shared=True)
         except FileNotFoundError:
             return False
-        except BlockingIOError:
-            return True
-        return False
 
 
 def _folder_id(out: Path) -> str:
     """Return an identifier kept in the folder: the same for all who share the folder itself and not only its path."""
     with (out / "folder.id").open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # several workers may start at the same time
+        lock(file, wait=True)  # several workers may start at the same time
         file.seek(0)
         if not (name := file.read()):
             name = uuid4().hex

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedgbo.core import ConfigError, RunFolderError
-from fedgbo.federation.credentials import PRIVATE_FILE
 from fedgbo.runs.client_numbers import client_numbers, in_words
 from fedgbo.runs.files import write_atomic
 
 FILE = "nodes.json"
+PRIVATE_FILE = 0o600
 MOST_CLIENTS = 100_000  # up to which the numbers of two nodes are compared
 
 
@@ -57,9 +57,16 @@ class Registry:
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise RunFolderError(f"{self.path} is damaged: {error}; restore it, or remove it and register") from error
 
-    def names(self) -> Mapping[int, str]:
-        """Return the nodes' names by Flower's ids."""
-        return {node.id: node.name for node in self.nodes().values()}
+    def by_id(self) -> dict[int, Node]:
+        """Return the nodes by Flower's ids."""
+        return {node.id: node for node in self.nodes().values()}
+
+    def clients(self) -> int:
+        """Return how many clients the nodes host, numbered from 0; 0 if that is left open, as by `0::3`."""
+        sets = [node.clients for node in self.nodes().values()]
+        if any("::" in numbers for numbers in sets):
+            return 0
+        return max((client_numbers(numbers, MOST_CLIENTS)[-1] + 1 for numbers in sets), default=0)
 
     def check_new(self, name: str, key: bytes, clients: str) -> None:
         """Raise ConfigError unless a node with this name, key and client numbers can be added."""

@@ -1,0 +1,62 @@
+"""What docs/results.md says of the studies at equal effort: the search, the final runs, and the picture."""
+
+import hashlib
+from pathlib import Path
+
+from results_tasks import MILESTONES, wrapped
+
+from fedgbo.experiments.study import final_groups, kept_runs, read_study, search_table
+from fedgbo.reports.charts import panel_chart, save_chart
+from fedgbo.reports.comparison import PAIRED, REMARK, conclusion, cost_columns, cost_lines, percent, summarise
+from fedgbo.reports.curves import curve
+from fedgbo.reports.load import Group
+from fedgbo.reports.table import Cell, Table, markdown
+
+STUDIES = ("cifar100",)
+
+
+def study_part(name: str, folder: Path) -> str:
+    """Return the tables of a study, as far as it has been carried out."""
+    study, runs = read_study(folder / "study" / f"{name}.toml"), kept_runs(folder / "study" / f"{name}.csv")
+    begun = [c for c in study.contenders if any(c.score(trial, runs) is not None for trial in c.trials)]
+    if not begun:
+        return "No runs yet."
+    missing = [c.label for c in study.contenders if len(c.due(runs))]
+    parts = [markdown(search_table(study, runs)).strip()]
+    if groups := final_groups(study, runs):
+        parts += [f"![test accuracy against rounds](images/study-{name}.svg)", markdown(_table(groups)).strip()]
+        parts += [*map(wrapped, conclusion(summarise(groups))), wrapped(f"{REMARK} {PAIRED}")]
+    if missing:
+        parts.append(wrapped(f"Not finished yet: {', '.join(missing)}."))
+    return "\n\n".join(parts)
+
+
+def draw_study(name: str, folder: Path, images: Path) -> None:
+    """Draw the mean accuracy of every contender; the picture ends with a digest of the file that it was made of."""
+    file = folder / "study" / f"{name}.csv"
+    study = read_study(file.with_suffix(".toml"))
+    groups = final_groups(study, kept_runs(file))
+    if not groups:
+        return
+    curves = [
+        curve(group.runs, lambda record: record.accuracy, row="", column="", series=group.label) for group in groups
+    ]
+    said = ["settings chosen with the same effort on held-out data; mean over seeds; bands: 95% confidence interval"]
+    chart = panel_chart(curves, study.title, said, "test accuracy (%)", 100)
+    (picture,) = save_chart(chart, images / f"study-{name}", ["svg"])
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    text = picture.read_text(encoding="utf-8")
+    picture.write_text(f"{text}\n<!-- {file.name}, SHA-256 {digest} -->\n", encoding="utf-8")
+
+
+def _table(groups: list[Group]) -> Table:
+    seeds = sorted(run.config.seed for run in groups[0].runs)
+    end = int(groups[0].rounds[-1])
+    marks = [*[t for t in MILESTONES if t < end][-3:], end]
+    rows = []
+    for cells, group in zip(cost_lines(groups, True), groups, strict=True):
+        at = dict(zip(group.rounds.astype(int).tolist(), group.accuracy.mean(axis=0).tolist(), strict=True))
+        rows.append((*cells, *(Cell(percent(at[t], None) if t in at else "-") for t in marks)))
+    columns = (*cost_columns(True), *(f"After {t} (%)" for t in marks))
+    title = f"The chosen settings on the test set: {end} rounds, seeds {', '.join(map(str, seeds))}"
+    return Table("study", title, columns, tuple(rows), measured=True)

@@ -1,0 +1,148 @@
+"""Studies at equal effort: the same search for every contender, on held-out data, then the chosen settings."""
+
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgbo.cli.main import app
+from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.experiments.jobs import run_jobs
+from fedgbo.experiments.study import carry_out, final_groups, kept_runs, read_study, search_table
+from fedgbo.runs.config import RunConfig
+
+STUDY = """
+title = "digits"
+[shared]
+tasks = "digits"
+local_steps = 2
+eval_every = 2
+[search]
+rounds = 4
+trials = 2
+seeds = [100]
+[final]
+rounds = 6
+seeds = [0, 1]
+[[contender]]
+algorithms = "fedavg"
+lr = [0.001, 0.5]
+[[contender]]
+algorithms = "fedgbo:sgdm"
+lr = 0.5
+beta = [0.5, 0.9]
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished study: its file, its folder and its CSV file."""
+    folder = tmp_path_factory.mktemp("study")
+    file, kept = folder / "digits.toml", folder / "digits.csv"
+    file.write_text(STUDY)
+    asked: list[list[RunConfig]] = []
+
+    def run_all(jobs):
+        asked.append([job.config for job in jobs])
+        return run_jobs(jobs, 1, lambda news: None)
+
+    carry_out(read_study(file), folder / "runs", kept, run_all)
+    return file, kept, asked
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "study.toml"
+    file.write_text(text)
+    return file
+
+
+def test_trials_hold_data_out_and_final_runs_do_not(done):
+    _, _, asked = done
+    assert [[(c.held_out, c.rounds, c.seed) for c in configs] for configs in asked] == [
+        [(0.2, 4, 100)] * 2,
+        [(None, 6, 0), (None, 6, 1)],
+    ] * 2
+
+
+def test_the_best_setting_on_held_out_data_is_run(done):
+    file, kept, asked = done
+    study, runs = read_study(file), kept_runs(kept)
+    fedavg, fedgbo = study.contenders
+    assert {c.algorithm["optimiser"]["lr"] for c in asked[1]} == {0.5}  # 0.001 moves nothing in four rounds
+    for contender in (fedavg, fedgbo):
+        scores = [contender.score(trial, runs) for trial in contender.trials]
+        assert contender.score(contender.chosen(runs), runs) == max(scores)
+    trial = runs[next(key for key, run in runs.items() if run.config.held_out)]
+    late = [record.accuracy for record in trial.records if record.round in (2, 4)]
+    assert fedavg.score(fedavg.trials[0], runs) == pytest.approx(sum(late) / 2)
+    rows = search_table(study, runs).rows
+    assert [row[0].ours for row in rows] == ["fedavg", "fedgbo-sgdm"]
+    assert rows[0][1].ours == "lr 0.5"
+    assert [(group.label, len(group.runs)) for group in final_groups(study, runs)] == [
+        ("fedavg", 2),
+        ("fedgbo-sgdm", 2),
+    ]
+
+
+def test_runs_in_the_file_are_not_repeated_without_their_folders(done, tmp_path):
+    file, kept, _ = done
+
+    def refuse(jobs):
+        raise AssertionError(f"{jobs[0].out} was run again")
+
+    before = kept.read_bytes()
+    carry_out(read_study(file), tmp_path / "elsewhere", kept, refuse)
+    assert kept.read_bytes() == before
+
+
+def test_an_interrupted_study_goes_on_to_the_same_file(done, tmp_path):
+    file, complete, _ = done
+    kept = tmp_path / "kept.csv"
+
+    def only_the_first(jobs):
+        run_jobs(jobs[:1], 1, lambda news: None)
+        return {1: "out of memory"}
+
+    with pytest.raises(RunFolderError, match=r"failed: out of memory; repeat the command to go on"):
+        carry_out(read_study(file), tmp_path / "runs", kept, only_the_first)
+    assert len(kept_runs(kept)) == 1
+    carry_out(read_study(file), tmp_path / "runs", kept, lambda jobs: run_jobs(jobs, 1, lambda news: None))
+    again, once = ([(r.config, [x.loss for x in r.records]) for r in kept_runs(k).values()] for k in (kept, complete))
+    assert again == once
+
+
+def test_a_diverged_trial_loses_and_a_contender_that_only_diverges_is_an_error(tmp_path):
+    one = STUDY.split("[[contender]]")[0].replace("rounds = 6\nseeds = [0, 1]", "rounds = 2\nseeds = [0]")
+    kept = tmp_path / "kept.csv"
+    file = written(tmp_path, f'{one}[[contender]]\nalgorithms = "fedavg"\nlr = [1e30, 0.1]\n')
+    study = read_study(file)
+    carry_out(study, tmp_path / "runs", kept, lambda jobs: run_jobs(jobs, 1, lambda news: None))
+    (fedavg,), runs = study.contenders, kept_runs(kept)
+    assert fedavg.score(fedavg.trials[0], runs) == -math.inf
+    assert fedavg.chosen(runs) == fedavg.trials[1]
+    file = written(tmp_path, f'{one}[[contender]]\nalgorithms = "fedavg"\nlr = [1e30, 1e31]\n')
+    with pytest.raises(ConfigError, match="all trials of fedavg diverged; give it smaller learning rates"):
+        carry_out(read_study(file), tmp_path / "runs", kept, lambda jobs: run_jobs(jobs, 1, lambda news: None))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("lr = [0.001, 0.5]", "lr = [0.001, 0.1, 0.5]"), r"fedavg has 3 settings, but every contender must have 2"),
+        (("seeds = [100]", "seeds = [1]"), r"seed 1 is in the search and in the final runs"),
+        (("trials = 2", "trails = 2"), r"search"),
+        (("lr = [0.001, 0.5]", "rate = 1"), r"unknown setting 'rate'"),
+    ],
+)
+def test_unequal_or_wrong_studies_are_refused(tmp_path, change, message):
+    with pytest.raises(ConfigError, match=message):
+        read_study(written(tmp_path, STUDY.replace(*change)))
+
+
+def test_the_command_prints_both_tables(done):
+    file, kept, _ = done
+    result = CliRunner().invoke(app, ["study", str(file), "--keep", str(kept), "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert "digits: the search" in result.output
+    assert "fedgbo-sgdm" in result.output
