@@ -13,11 +13,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from results_digits import digits_parts
+from results_digits import digits_parts, draw_digits
 from results_study import STUDIES, draw_study, study_part
-from results_tasks import TASKS, draw, task_part
+from results_tasks import TASKS, draw, save_with_digest, task_part
 
 from fedgbo.core.errors import FedGBOError
+from fedgbo.experiments.theory.measure import bound_chart
 from fedgbo.reports.load import collect, metrics_csv, read_metrics
 from fedgbo.runs.files import write_atomic
 
@@ -50,6 +51,21 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
     return PART.sub(put, page)
 
 
+def draw_theory(page: Path, images: Path) -> None:
+    """Draw the table of docs/theory.md, in which each row has β, T, η, the measured mean and Theorem 1's bound."""
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if re.match(r"\| [\d.]+ \| \d+ \|", line)]
+    cells = [line.strip("| ").split(" | ") for line in lines]
+    rows = [
+        {"rounds": int(rounds), "value": float(value), "colour": f"β = {beta}", "dash": name}
+        for beta, rounds, _, measured, bound, *_ in cells
+        for name, value in (("measured", measured), ("Theorem 1", bound))
+    ]
+    times = [float(cell[5]) for cell in cells]
+    title = f"Theorem 1 holds; its bound is {min(times):.0f} to {max(times):.0f} times what was measured"
+    chart = bound_chart(rows, title, "FedGBO with SGDm on quadratics, mean over seeds", points=True)
+    save_with_digest(chart, page, images / "theory", "\n".join(lines).encode())
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Export, draw, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -61,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given.runs:
             export(given.runs, folder)
         parts = digits_parts(folder)
+        draw_digits(folder, given.docs / "images")
+        if (theory := given.docs / "theory.md").exists():
+            draw_theory(theory, given.docs / "images")
         for name in TASKS:
             file = folder / f"{name}.csv"
             runs = read_metrics(file) if file.exists() else []

@@ -1,56 +1,72 @@
-"""What docs/results.md says of the digits, from the tables of `fedgbo compare`, of `fedgbo tune` and of a search."""
+"""What docs/results.md says of the digits, from the runs of `make demo`, of `fedgbo tune` and of a search."""
 
 import csv
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from results_tasks import save_with_digest
 
 from fedgbo.experiments.presets import preset
-from fedgbo.reports.comparison import REMARK, Effort, Summary, conclusion, cost_columns, paired, percent, row_lines
+from fedgbo.reports.comparison import (
+    conclusion,
+    cost_columns,
+    cost_lines,
+    cost_remarks,
+    number_word,
+    paired,
+    summarise,
+)
+from fedgbo.reports.finding import accuracy_chart
+from fedgbo.reports.load import Group, read_metrics
+from fedgbo.reports.sections import sections_of
+from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
 from fedgbo.reports.table import Cell, Table, markdown
 
-HIDDEN = ("FLOPs to match", "Difference to FedAvg", "p")  # the tables were made before there were differences
+HIDDEN = ("FLOPs to match", "p")
 SCORES = {"curve": "mean of all rounds", "second half": "mean of the second half", "last": "after round 100"}
 WHERE = {"held-out": "held-out data", "test": "test set"}
 
 
 def digits_parts(folder: Path) -> dict[str, str]:
     """Return the parts by their names."""
-    compared, ten = (_rows(folder / f"digits-{name}.json") for name in ("compare", "ten-seeds"))
+    groups = _groups(folder / "digits.csv")
     return {
-        "digits-compare": "\n\n".join([_cost_table(compared), *conclusion(compared)]),
-        "digits-ten-seeds": f"{_accuracies(ten)} {' '.join(conclusion(ten))}",
+        "digits-compare": "\n\n".join([_cost_table(groups), *conclusion(summarise(groups))]),
         "digits-search": _winners(folder / "digits-search.csv"),
         "digits-trials": _trials(folder / "digits-tune-trials.csv"),
         "digits-tune": _tuned(folder / "digits-tune.csv"),
     }
 
 
-def _rows(file: Path) -> list[Summary]:
-    """Read what `fedgbo compare` wrote."""
-    rows = []
-    for row in json.loads(file.read_text(encoding="utf-8")):
-        match = Effort(**row["match"]) if row["match"] else None
-        rows.append(Summary(row["label"], row["seeds"], row["accuracy"], row["interval"], Effort(**row["best"]), match))
-    return rows
+def draw_digits(folder: Path, images: Path) -> None:
+    """Draw the comparison of all algorithms, and the search."""
+    compared, trials = folder / "digits.csv", folder / "digits-tune-trials.csv"
+    chart = accuracy_chart(_groups(compared), "Digits, 50 clients, strong label skew")
+    save_with_digest(chart, compared, images / "digits")
+    names = ("lr", "beta")
+    tried = [
+        Tried(int(row["trial"]), {name: float(row[name]) for name in names}, row["state"], float(row["score"]), {})
+        for row in _read(trials)
+    ]
+    scales = [Scale("lr", None, decay=False, logarithmic=True), Scale("beta", None, decay=True, logarithmic=True)]
+    best = max((one for one in tried if one.state == "finished"), key=lambda one: one.score or 0.0)
+    title = f"FedGBO-SGDm on digits: lr = {best.settings['lr']:.2g} and beta = {best.settings['beta']:.2g} are best"
+    chart = sensitivity_chart(tried, scales, title, "accuracy on held-out data")
+    save_with_digest(chart, trials, images / "digits-tune")
 
 
-def _cost_table(rows: Sequence[Summary]) -> str:
+def _groups(file: Path) -> list[Group]:
+    return [line.group() for line in sections_of(read_metrics(file))[0].lines]
+
+
+def _cost_table(groups: Sequence[Group]) -> str:
     columns = cost_columns(True)
     kept = [i for i, column in enumerate(columns) if column not in HIDDEN]
-    baseline = next(row for row in rows if row.label == "fedavg")
-    lines = tuple(tuple(cells[i] for i in kept) for cells in row_lines(rows, baseline, True))
-    title = f"Best accuracy, and what it took, {rows[0].seeds} seeds"
-    return markdown(
-        Table("compare", title, tuple(columns[i] for i in kept), lines, remarks=(REMARK,), measured=True)
-    ).strip()
-
-
-def _accuracies(rows: Sequence[Summary]) -> str:
-    said = [f"{row.label} comes to {percent(row.accuracy, row.interval)} % at round {row.best.round}" for row in rows]
-    return f"{' and '.join(said)}."
+    lines = tuple(tuple(cells[i] for i in kept) for cells in cost_lines(groups, True))
+    title = f"Best accuracy, and what it took, {number_word(len(groups[0].runs))}"
+    table = Table("compare", title, tuple(columns[i] for i in kept), lines, remarks=cost_remarks(True), measured=True)
+    return markdown(table).strip()
 
 
 def _winners(file: Path) -> str:

@@ -1,14 +1,12 @@
 """What docs/results.md says of the studies at equal effort: the search, the final runs, and the picture."""
 
-import hashlib
 from pathlib import Path
 
-from results_tasks import MILESTONES, wrapped
+from results_tasks import MILESTONES, save_with_digest, wrapped
 
 from fedgbo.experiments.study import final_groups, kept_runs, read_study, search_table
-from fedgbo.reports.charts import panel_chart, save_chart
 from fedgbo.reports.comparison import PAIRED, REMARK, conclusion, cost_columns, cost_lines, percent, summarise
-from fedgbo.reports.curves import curve
+from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group
 from fedgbo.reports.table import Cell, Table, markdown
 
@@ -38,15 +36,8 @@ def draw_study(name: str, folder: Path, images: Path) -> None:
     groups = final_groups(study, kept_runs(file))
     if not groups:
         return
-    curves = [
-        curve(group.runs, lambda record: record.accuracy, row="", column="", series=group.label) for group in groups
-    ]
-    said = ["settings chosen with the same effort on held-out data; mean over seeds; bands: 95% confidence interval"]
-    chart = panel_chart(curves, study.title, said, "test accuracy (%)", 100)
-    (picture,) = save_chart(chart, images / f"study-{name}", ["svg"])
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    text = picture.read_text(encoding="utf-8")
-    picture.write_text(f"{text}\n<!-- {file.name}, SHA-256 {digest} -->\n", encoding="utf-8")
+    chart = accuracy_chart(groups, f"{study.title}; settings chosen with the same effort on held-out data", wide=True)
+    save_with_digest(chart, file, images / f"study-{name}")
 
 
 def _table(groups: list[Group]) -> Table:

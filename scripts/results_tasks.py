@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,9 @@ from fedgbo.algorithms import ALGORITHMS
 from fedgbo.core.errors import RunFolderError
 from fedgbo.experiments.paper.cost_tables import printed_rows as published
 from fedgbo.experiments.paper.cost_tables import tasks
-from fedgbo.reports.charts import panel_chart, save_chart
+from fedgbo.reports.charts import save_chart
 from fedgbo.reports.comparison import REMARK, ROUNDING, conclusion, cost_columns, cost_lines, percent, summarise
-from fedgbo.reports.curves import curve
+from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import Line, Section, sections_of, shared_settings
 from fedgbo.reports.table import Cell, Table, markdown
@@ -78,21 +79,21 @@ def task_part(name: str, runs: Sequence[RunData]) -> str:
 
 
 def draw(name: str, runs: Sequence[RunData], file: Path, folder: Path) -> None:
-    """Draw a panel for each comparison; the picture ends with a digest of the file that it was made of."""
-    found = comparisons(_section(name, runs).lines)
-    curves = [
-        curve(group.runs, lambda record: record.accuracy, row="", column=one.title, series=group.label)
-        for one in found
-        for group in one.groups
-    ]
-    if not curves:
+    """Draw one wide panel on the seeds of the longest comparison, each line as far as it goes."""
+    lines = _section(name, runs).lines
+    if not (found := comparisons(lines)):
         return
-    said = ["mean over seeds; bands: 95% confidence interval, where there is more than one seed"]
-    (picture,) = save_chart(panel_chart(curves, _title(name), said, "test accuracy (%)", 100), folder / name, ["svg"])
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    picture.write_text(
-        f"{picture.read_text(encoding='utf-8')}\n<!-- {file.name}, SHA-256 {digest} -->\n", encoding="utf-8"
-    )
+    seeds = found[-1].seeds
+    whole = [line for line in lines if set(seeds) <= {run.config.seed for run in line.runs}]
+    chart = accuracy_chart([_group(line, seeds) for line in whole], f"{_title(name)}, {found[-1].title}", wide=True)
+    save_with_digest(chart, file, folder / name)
+
+
+def save_with_digest(chart: Any, file: Path, picture: Path, content: bytes | None = None) -> None:
+    """Save a chart as SVG; it ends with a digest of the file, or the part of it, that it was made of."""
+    (saved,) = save_chart(chart, picture, ["svg"])
+    digest = hashlib.sha256(file.read_bytes() if content is None else content).hexdigest()
+    saved.write_text(f"{saved.read_text(encoding='utf-8')}\n<!-- {file.name}, SHA-256 {digest} -->\n", encoding="utf-8")
 
 
 def _section(name: str, runs: Sequence[RunData]) -> Section:

@@ -13,10 +13,10 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from traitlets.config import Config
 
-SECONDS = 120  # for one cell
+SECONDS = 600  # for one cell, which takes about a second on a quiet machine
 LOCAL = Config({"ConnectionFileMixin": {"transport": "ipc"}})  # kernels listen on no port
 ELSEWHERE = r"=[\"']?(?:https?:)?//[^>]*>"
 LOADED = re.compile(rf"<(?:script|img|iframe|source)\b[^>]*\bsrc{ELSEWHERE}|<link\b[^>]*\bhref{ELSEWHERE}")
@@ -59,7 +59,7 @@ def executed(path: Path) -> nbformat.NotebookNode:
     notebook = nbformat.read(path, as_version=4)
     try:
         NotebookClient(notebook, kernel_name="python3", timeout=SECONDS, config=LOCAL).execute()
-    except CellExecutionError as error:
+    except (CellExecutionError, CellTimeoutError) as error:
         raise PluginError(f"{path.name} fails: {error}") from error
     return notebook
 

@@ -11,7 +11,7 @@ seeds are never looked at.
 goes on where it was stopped, and writes src/fedgbo/experiments/presets/digits.csv when all searches have ended.
 
 `--field` searches the presets of `fedgbo compare all` instead, field.csv: every algorithm, each with its own optimiser
-or SGDm, and each with the same 600 rounds of TPE on one seed of 50 rounds. FedPer, FedRep, Ditto and APFL are scored
+or SGDm, and each with the same 2,000 rounds of TPE on one seed of 50 rounds. FedPer, FedRep, Ditto and APFL are scored
 by the clients' own models, on the data that their clients hold out.
 """
 
@@ -53,7 +53,7 @@ HEAD = "personal_part=650"  # the last layer of the digits CNN
 PERSONAL = {"fedper": [HEAD], "fedrep": [HEAD], "ditto": [], "apfl": []}
 FIELD = [(name, "sgd") for name in (*PLAIN, *FIXED, *PERSONAL)] + [*SERVER.items()]
 FIELD += [(name, "sgdm") for name in WITH_OPTIMISER]
-SMALL = {"budget": 600, "rounds": 50, "seeds": 1}  # of the field
+SMALL = {"budget": 2000, "rounds": 50, "seeds": 1}  # of the field
 
 
 def main() -> None:

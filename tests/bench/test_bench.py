@@ -8,8 +8,10 @@ import torch
 
 from fedgbo.bench.growth import Growth, _along, crowd, write_crowd
 from fedgbo.bench.models import MODELS
+from fedgbo.bench.peers import Peer
+from fedgbo.bench.picture import LIMIT, OURS, PEER, growth_chart, speed_chart
 from fedgbo.bench.plain import PlainLoop
-from fedgbo.bench.race import BenchError, Contender, prepare, race
+from fedgbo.bench.race import BenchError, Contender, Lap, _with_better_threads, prepare, race
 from fedgbo.bench.report import WANTED, Row, contender, shortfalls
 from fedgbo.costs.flops import forward_macs
 from fedgbo.costs.operations import Meter
@@ -24,7 +26,8 @@ from tests.cli.conftest import command  # noqa: F401 - a fixture
 def row(**changes):
     given = {
         "task": "cifar100", "algorithm": "fedgbo", "steps_per_second": 200.0, "plain_steps_per_second": 80.0,
-        "ratio": 2.5, "limit": 0.6, "server": 0.04, "peak_bytes": 1, "plain_peak_bytes": 1, "to_fedavg": 0.97,
+        "plain_threads": 1, "ratio": 2.5, "limit": 0.6, "server": 0.04, "peak_bytes": 1, "plain_peak_bytes": 1,
+        "to_fedavg": 0.97,
     }  # fmt: skip
     return Row(**(given | changes))
 
@@ -66,6 +69,31 @@ def test_the_plain_loop_uses_as_many_threads_as_it_is_told():
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_plain_loop_takes_the_better_number_of_threads():
+    def lap(seconds):
+        threads = torch.get_num_threads()
+        return Lap(1, 10 if threads == 1 else 7, 1.0, 0.0, 1, 1, threads)
+
+    before = torch.get_num_threads()
+    try:
+        turn = _with_better_threads(lap)
+        torch.set_num_threads(2)
+        assert turn(0.0).threads == 2  # warming up
+        assert [turn(0.1).threads for _ in range(2)] == [1, 1]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_pictures():
+    grown = [Growth("local steps", (1, 10), (2.0, 11.0), (5, 5), 0.74)]
+    peers = [Peer("fedjax", "mlp", 90.0, ""), Peer("pfl", "mlp", 30.0, "")]
+    speed = speed_chart([row(task="mlp", algorithm="fedavg"), row(task="mlp")], peers).to_dict()
+    points = {p["who"]: p["times"] for p in speed["layer"][1]["data"]["values"]}
+    assert points == {OURS: 2.5, PEER: 90.0 / 80.0, LIMIT: pytest.approx(2.5 / 0.6)}
+    linear = growth_chart(grown).to_dict()["concat"][0]["layer"][0]["data"]["values"]
+    assert [p["ms"] for p in linear] == pytest.approx([1.1, 11.0])
 
 
 @pytest.mark.parametrize("beta", [None, 0.9])

@@ -2,20 +2,46 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from fedgbo.bench import peers
-from fedgbo.bench.peers import PEERS, Peer, measure_peer
+from fedgbo.bench.peers import PEERS, Peer, check_peer, measure_peer
 from fedgbo.bench.race import BenchError
 from fedgbo.core.errors import ConfigError, MissingExtraError
 
 
-@pytest.mark.parametrize(("framework", "install"), [("flower", "flwr[simulation]"), ("pfl", "pfl[pytorch]")])
+@pytest.mark.parametrize(("framework", "install"), [("flower", "flwr[simulation]"), ("fedjax", "pip install fedjax")])
 def test_a_framework_that_is_not_there_says_what_to_install(framework, install, monkeypatch):
     monkeypatch.setitem(PEERS, framework, "a_module_that_nobody_has")
     with pytest.raises(MissingExtraError, match=f"{framework} is not installed.*pip install") as error:
         measure_peer(framework, "sent140", 0.1)
     assert install in str(error.value)
+
+
+def test_a_framework_may_live_in_another_environment(tmp_path):
+    with pytest.raises(ConfigError, match="nopython, given for fedjax, cannot be run: No such file"):
+        check_peer("fedjax", str(tmp_path / "nopython"))
+    python = tmp_path / "python"  # of an environment that has everything
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    check_peer("fedjax", str(python))
+
+
+def test_fedjax_gets_the_model_and_the_data_in_files(tmp_path):
+    settings, arrays = tmp_path / "settings.json", tmp_path / "arrays.npz"
+    peers._write_stack("small-cnn", 2.0, settings, arrays)
+    told, loop = json.loads(settings.read_text()), peers._loop("small-cnn")
+    kinds = ["Conv2d", "ReLU", "MaxPool2d", "Flatten", "Linear", "ReLU", "Linear"]
+    assert [layer["kind"] for layer in told["layers"]] == kinds
+    assert told["layers"][0] == {"kind": "Conv2d", "stride": 1, "padding": 1}
+    assert {told[name] for name in ("cohort", "local_steps", "batch_size")} == {10}
+    with np.load(arrays) as found:
+        assert found["inputs"].shape == (2000, 1, 8, 8)
+        assert np.array_equal(found["6.weight"], loop.model[6].weight.detach())
+        assert found["offsets"][-1] == len(found["targets"]) == 2000
+    with pytest.raises(BenchError, match="the bench has lstm not written for fedjax"):
+        peers._write_stack("lstm", 2.0, settings, arrays)
 
 
 def test_unknown_names_are_refused():

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgbo import __version__
+from fedgbo.cli.console import out
 from fedgbo.cli.main import app
 from fedgbo.native import library
 from fedgbo.runs.describe import CATALOGUES
@@ -24,7 +25,7 @@ def test_version_and_help():
     assert all(name in text for name in ("run", "resume", "compare", "list", "130 interrupted"))
 
 
-def test_list_names_everything():
+def test_list_names_everything(monkeypatch):
     listed = json.loads(call("list", "--json").stdout)
     for kind, catalogue in CATALOGUES.items():
         assert set(listed[kind]) == set(catalogue)
@@ -41,8 +42,8 @@ def test_list_names_everything():
     text = call("list").stdout
     assert "fedgbo" in text
     assert re.search(r"mime +4 \|x\| +2 \|x\| +- +2 K \+ all +Karimireddy et al. 2021", text)
-    narrow = runner.invoke(app, ["list"], env={"COLUMNS": "80"}).stdout
-    assert max(map(len, narrow.splitlines())) <= 80
+    monkeypatch.setattr(out, "width", 80)
+    assert max(map(len, call("list").stdout.splitlines())) <= 80
     assert "my_file.py:Class" in text
 
 

@@ -35,7 +35,7 @@ def test_what_is_not_there():
         device_of("cuda:2")
     with pytest.raises(fedgbo.ConfigError, match="cuda:1 would be shared by 2 processes of this machine; give cuda"):
         device_of("cuda:1", **SECOND)
-    with pytest.raises(fedgbo.ConfigError, match="must be cpu, cuda, cuda:<number> or auto, not 'gpu'"):
+    with pytest.raises(fedgbo.ConfigError, match="must be cpu, cuda, cuda:<number>, mps or auto, not 'gpu'"):
         device_of("gpu")
 
 

@@ -93,9 +93,17 @@ def test_after_a_nan_the_next_client_is_sound():
 
     def trained(params):
         y = params.clone()
-        network.descend(y, (inputs, targets, rows), 1, step, (0.0, params))
+        network.descend(y, (inputs, targets, rows), 1, step, (), params)
         return y
 
     first = trained(engine.origin.params)
     assert torch.isnan(trained(torch.full_like(engine.origin.params, torch.nan))).all()
     assert torch.equal(trained(engine.origin.params), first)
+
+
+def test_fedmax_is_trained_in_one_call_and_its_flops_are_counted():
+    """Its term keeps the hidden layer by a hook; the model is copied, hook and all, to count its operations."""
+    task, algorithm = make_task(clients=2, batch_size=4), EXAMPLES["fedmax"]
+    engine = engine_for(task, algorithm, 0)
+    assert isinstance(engine.descent, OneCall)
+    assert run(task, algorithm).history[-1].flops > 0

@@ -3,7 +3,7 @@ import torch
 
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS, PAPER
-from fedgbo.experiments.compare import claim, jobs_of, plan
+from fedgbo.experiments.compare import claim, everyone, jobs_of, plan
 from fedgbo.experiments.presets import algorithm_table, preset, presets
 from fedgbo.experiments.request import read_request, requested_config, same_as_fedavg
 from fedgbo.runs.describe import build
@@ -163,8 +163,21 @@ def test_a_comparison_is_planned_and_claims_its_folder(tmp_path):
         jobs_of(plan(["fedavg", "fedavg"], 1, {"task": "digits"})[0], tmp_path)
     everything = {config.algorithm["name"] for config in plan(["all"], 1, {"task": "digits"})[0]}
     assert everything == set(PAPER)
+    assert {config.algorithm["name"] for config in plan(["paper"], 1, {"task": "digits"})[0]} == set(PAPER)
     adam = plan(["all"], 1, {"task": "digits", "optimiser": "adam"})[0]
     assert {config.label for config in adam} >= {"fedavg", "fedprox", "fedmax", "fedgbo-adam", "adaptivefedopt-adam"}
+
+
+def test_all_are_the_algorithms_with_presets_tuned_with_the_same_effort(tmp_path):
+    """Personalised ones among them where clients have test sets."""
+    field = tmp_path / "field.csv"
+    field.write_text(
+        "Dataset,Algorithm,Optimiser,K,Settings\n"
+        'digits,fedavg,sgd,10,lr=0.4\ndigits,ditto,sgd,10,"lr=0.4, lam=0.1"\ndigits,fedcm,sgd,10,"lr=0.4, alpha=0.1"\n'
+    )
+    assert everyone("digits", str(field)) == ("fedavg", "fedcm")
+    assert everyone("digits-clients", str(field)) == ("fedavg", "ditto", "fedcm")
+    assert everyone("cifar100-synthetic", str(field)) == PAPER
 
 
 OWN = """

@@ -17,6 +17,7 @@ from fedgbo.reports.sections import sections_of
 from tests.reports.conftest import write_run
 from tests.reports.runs import FEDAVG, FEDGBO
 
+FEDGBOS = "rgb(214, 64, 11)"  # colour
 HOSTILE = '<img src=x onerror="window.hacked=1"></script><script>window.hacked=1</script>{{7*7}}&"\''
 
 
@@ -31,8 +32,8 @@ def report(tmp_path_factory):
     """A page of two sections, with everything that a page can have."""
     folder = tmp_path_factory.mktemp("report")
     write = partial(write_run, folder)
-    runs = [write(FEDAVG, seed, [0.1, 0.4 + seed / 20, 0.6, 0.7]) for seed in range(2)]
-    runs += [write(FEDGBO, seed, [0.1, 0.7, 0.8 + seed / 20, 0.9]) for seed in range(2)]
+    runs = [write(FEDAVG, seed, [0.1, 0.4 + seed / 20, 0.6, 0.7]) for seed in range(3)]
+    runs += [write(FEDGBO, seed, [0.1, 0.7, 0.8 + seed / 40, 0.9]) for seed in range(3)]
     runs += [write(FEDAVG, 9, [0.1, 0.2], name="dead", status=None, local_steps=5)]
     sections = sections_of([drifting(run) for run in runs])
     file = folder / "report.html"
@@ -70,8 +71,13 @@ def test_the_page_in_a_browser(page, report):
     page.size(1100, 900)
     page.media(scheme="light")
     page.open(report)
-    assert page.evaluate("document.querySelectorAll('.chart .plot svg').length") == 6  # curves, drift, labels; twice
-    assert lines(page) == ["rgb(0, 0, 0)", "rgb(0, 114, 178)"]
+    assert (
+        page.evaluate("document.querySelectorAll('.chart .plot svg').length") == 7
+    )  # curves, drift, labels; twice; and bars
+    assert lines(page) == ["rgb(17, 17, 17)", FEDGBOS]
+    assert "3.0x fewer rounds (10 instead of 30), 95% interval" in text(page, "header .result")
+    assert "7 runs, the last of" in text(page, "header .hint")
+    assert page.evaluate("[...document.querySelectorAll('details.warning')].every((e) => !e.open)")
     assert page.evaluate("document.querySelectorAll('#digits-K-10-curves g.mark-area path').length") == 2
     hover_and_zoom(page)
     switch_algorithms(page)
@@ -105,7 +111,7 @@ def hover_and_zoom(page):
 def switch_algorithms(page):
     page.click("#digits-K-10-curves .legend label:first-of-type")
     page.wait_for("document.querySelectorAll('#digits-K-10-curves .plot g.mark-line path').length === 1")
-    assert lines(page) == ["rgb(0, 114, 178)"]
+    assert lines(page) == [FEDGBOS]
     page.evaluate("document.querySelector('#digits-K-10-curves .legend input').focus()")
     page.key(" ", 32)  # the keyboard does it too
     page.wait_for("document.querySelectorAll('#digits-K-10-curves .plot g.mark-line path').length === 2")
@@ -139,13 +145,15 @@ def test_dark_phone_and_print(page, report, tmp_path):
     page.open(report)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.querySelector('.plot svg').getBoundingClientRect().width") <= 390
-    assert lines(page)[0] == "rgb(255, 255, 255)"
+    assert lines(page)[0] == "rgb(242, 242, 242)"
+    page.evaluate("document.querySelector('.wide').scrollLeft = 100")  # the first column of a table stays in view
+    assert page.evaluate("document.querySelector('.wide tbody th').getBoundingClientRect().x") >= 0
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 26)"
     page.media("print", "dark")
     assert lines(page)[0] == "rgb(0, 0, 0)"  # nobody prints white on black
-    dashes = """[...document.querySelectorAll('#digits-K-10-curves .plot g.mark-line path')]
-        .map((path) => getComputedStyle(path).strokeDasharray)"""
-    assert len(set(page.evaluate(dashes))) == 2  # a line can be told from another without colour
+    widths = """[...document.querySelectorAll('#digits-K-10-curves .plot g.mark-line path')]
+        .map((path) => getComputedStyle(path).strokeWidth)"""
+    assert page.evaluate(widths) == ["2.2px", "3.2px"]  # FedGBO can be told from FedAvg without colour
     assert page.evaluate("getComputedStyle(document.querySelector('.controls')).display") == "none"
     page.screenshot(tmp_path / "print.png")
     page.pdf(tmp_path / "print.pdf")

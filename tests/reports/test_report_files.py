@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedgbo.reports.charts import Palette, live_chart
+from fedgbo.reports.charts import live_chart
 from fedgbo.reports.curves import SCORES, cost_axes, points
 from fedgbo.reports.label_skew import Skew
+from fedgbo.reports.palette import Palette
 from fedgbo.reports.report_files import build_page, cost_table, write_figures
 from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tensorboard import scalar_event, version_event, write_events
@@ -19,8 +20,8 @@ from tests.reports.runs import FEDAVG, FEDGBO
 
 @pytest.fixture
 def sections(write):
-    runs = [write(FEDAVG, 0, [0.1, 0.5]), write(FEDAVG, 1, [0.1, 0.5]), write(FEDGBO, 0, [0.1, 0.6])]
-    return sections_of(runs)
+    runs = [write(FEDAVG, seed, [0.1, 0.5]) for seed in range(3)]
+    return sections_of([*runs, write(FEDGBO, 0, [0.1, 0.6])])
 
 
 def test_figures_and_tables(sections, tmp_path):
@@ -35,7 +36,7 @@ def test_figures_and_tables(sections, tmp_path):
         if path.suffix in begins:
             assert path.read_bytes().startswith(begins[path.suffix]), path
     svg = (out / "digits-K-10-accuracy-upload.svg").read_text()
-    assert all(text in svg for text in ("fedgbo-sgdm", "upload of all clients (B)", "test accuracy (%)"))
+    assert all(text in svg for text in ("FedGBO", "upload of all clients (B)", "test accuracy (%)"))
     for name in ("costs", "settings", "runs"):
         assert {path.suffix for path in out.glob(f"digits-K-10-{name}.*")} == {".md", ".tex", ".csv"}
 
@@ -66,9 +67,10 @@ def test_a_file_of_events_for_each_run(sections, tmp_path):
     assert [str(file.parent.relative_to(tmp_path / "tb")) for file in files] == [
         "digits-K-10/fedavg-seed0",
         "digits-K-10/fedavg-seed1",
+        "digits-K-10/fedavg-seed2",
         "digits-K-10/fedgbo-sgdm-seed0",
     ]
-    content, events = files[2].read_bytes(), []
+    content, events = files[3].read_bytes(), []
     while content:
         (length,) = struct.unpack("<Q", content[:8])
         events.append(content[12 : 12 + length])
@@ -108,6 +110,8 @@ def test_flops_that_some_runs_counted_are_drawn_for_these(write):
     rows = points(section.lines, cost_axes(section.lines), SCORES)
     assert {row["algorithm"] for row in rows if "flops" in row} == {"fedavg"}
     assert {row["algorithm"] for row in rows if "upload_bytes" in row} == {"fedavg", "fedgbo-sgdm"}
-    told = json.dumps(live_chart(rows, Palette(("fedavg", "fedgbo-sgdm")), [], cost_axes(section.lines), SCORES[0]))
+    told = json.dumps(
+        live_chart(rows, Palette({"fedavg": "fedavg", "fedgbo-sgdm": "fedgbo"}), cost_axes(section.lines), SCORES[0])
+    )
     assert "upload_bytes" in told
     assert "flops" not in told  # in the tooltip of a line without them it would be NaN

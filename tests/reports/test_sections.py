@@ -103,12 +103,15 @@ def test_tables(write):
     costs = cost_table(section)
     assert costs.columns[:3] == ("Algorithm", "Best accuracy (%)", "Rounds")
     assert texts(costs) == [
-        ("fedavg", "50.0 ± 0.0", "10", "1000 B", "10.0 M", "-", "-", "-", "-", "-", "-"),
+        ("fedavg", "50.0", "10", "1000 B", "10.0 M", "-", "-", "-", "-", "-", "-"),
         ("fedgbo-sgdm", "60.0", "10", "1000 B", "10.0 M", "10", "1000 B", "10.0 M", "1.0x", "+10.0", "-"),
     ]
     assert [row[1].strong for row in costs.rows] == [False, True]
     assert shared_settings(section) == {"task": "digits", "optimiser.lr": "0.1", "local_steps": "10"}
-    assert texts(settings_table(section)) == [("fedavg", "sgd", ""), ("fedgbo-sgdm", "sgdm", "0.9")]
+    assert texts(settings_table(section)) == [
+        ("fedavg", "optimiser = sgd"),
+        ("fedgbo-sgdm", "optimiser = sgdm, optimiser.beta = 0.9"),
+    ]
     assert texts(runs_table(section))[1][1:] == ("fedavg", "1", "finished", "10 of 30", "50.0%", "1.0 s")
 
 

@@ -1,12 +1,16 @@
 import fcntl
+import json
 import os
 import threading
+import warnings
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 import fedgbo
+from fedgbo.core.errors import RunWarning
+from fedgbo.native import kernel
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.folder import RunFolder
 from tests.conftest import make_task
@@ -59,7 +63,40 @@ def test_no_run_folder(tmp_path):
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(finished):
     whole = go_on(finished).params
     finished.checkpoints()[-1].write_bytes(b"garbage")
-    assert torch.equal(go_on(finished).params, whole)
+    with pytest.warns(RunWarning, match="is damaged .*; the run goes on from the older checkpoint of round 6"):
+        assert torch.equal(go_on(finished).params, whole)
+
+
+def test_a_resume_on_another_machine_or_version_warns_and_is_written_down(finished):
+    about = json.loads((finished.path / "run.json").read_text())
+    assert about["machine"].keys() == {"kernel", "compiler", "torch_kernel", "cpu", "cpu_features"}
+    about["versions"]["torch"], about["machine"]["kernel"] = "1.0", "sse2"
+    (finished.path / "run.json").write_text(json.dumps(about))
+    with pytest.warns(RunWarning, match=r"with torch .* .was 1.0., kernel .* .was sse2.: its result may differ"):
+        go_on(finished)
+    (resumed,) = json.loads((finished.path / "run.json").read_text())["resumed"]
+    assert (resumed["round"], resumed["machine"]["kernel"]) == (6, kernel())
+
+
+def test_a_resume_on_the_same_machine_says_nothing(finished):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        go_on(finished)
+
+
+def test_a_folder_of_a_newer_format_is_refused(finished):
+    about = json.loads((finished.path / "run.json").read_text())
+    (finished.path / "run.json").write_text(json.dumps({**about, "format": 99}))
+    with pytest.raises(fedgbo.RunFolderError, match=r"was written by a newer version of fedgbo .format 99."):
+        go_on(finished)
+
+
+def test_lost_evaluations_are_named(finished):
+    metrics = finished.path / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:1] + lines[2:]))
+    with pytest.warns(RunWarning, match="has lost the evaluations of rounds 2; they are not repeated"):
+        go_on(finished)
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip"])
@@ -140,7 +177,7 @@ def test_a_crash_while_writing_leaves_the_last_good_checkpoint(finished, monkeyp
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "fsync", crash)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(fedgbo.RunFolderError, match="disk full"):
         finished.save(before)
     assert Checkpoint.load(finished.checkpoints()[-1]).ledger == before.ledger
     assert not [p for p in (finished.path / "checkpoints").iterdir() if p.name.startswith(".")]

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -15,10 +15,11 @@ from fedgbo.data.images import image_data
 from fedgbo.data.store import Array, Store
 from fedgbo.tasks.task import Task
 
-CROWDS = (10, 1_000, 100_000)  # clients in the data set
-WIDTHS = (256, 1_024, 4_096)  # of a hidden layer: 19,210 to 307,210 parameters
-COHORTS = (4, 8, 16, 32)
-STEPS = (5, 10, 20, 40)
+CROWDS = (100, 10_000, 1_000_000)  # clients in the data set
+PARAMETERS = (100_000, 1_000_000, 10_000_000, 100_000_000)
+COHORTS = (10, 100, 1_000, 10_000)  # clients per round
+STEPS = (1, 10, 100, 1_000)  # local steps
+HIDDEN = 256  # units of the network on the other axes: 19,210 parameters
 SAMPLES, SIDE, CLASSES, TEST = 10, 8, 10, 100  # of the crowd: samples of a client, sizes of images and test set
 
 
@@ -35,20 +36,22 @@ class Growth:
 
 def growths(seconds: float, repeats: int) -> Iterator[Growth]:
     """Measure each axis; the contenders of one axis take turns."""
-    ours = partial(Contender, "ours", "femnist-synthetic")
     along = partial(_along, seconds=seconds, repeats=repeats)
-    yield along("clients per round", COHORTS, lambda m: ours(clients_per_round=m))
-    yield along("local steps", STEPS, lambda k: ours(local_steps=k, clients_per_round=4))
-    yield along("workers", (1, 2), lambda w: ours(clients_per_round=8, workers=w))
     with tempfile.TemporaryDirectory(prefix="fedgbo-bench-") as folder:
         for clients in CROWDS:
             write_crowd(Path(folder) / str(clients), clients)
 
-        def of_crowd(clients: int, hidden: int = WIDTHS[0]) -> Contender:
+        def of(clients: int = CROWDS[1], hidden: int = HIDDEN) -> Contender:
             return Contender("ours", "crowd", builder=partial(crowd, str(Path(folder) / str(clients)), hidden))
 
-        yield along("clients in the data set", CROWDS, of_crowd)
-        yield along("width of a hidden layer", WIDTHS, lambda width: of_crowd(CROWDS[1], width))
+        def sized(parameters: int) -> Contender:
+            hidden = round((parameters - CLASSES) / (SIDE * SIDE + 1 + CLASSES))
+            return replace(of(hidden=hidden), clients_per_round=2, local_steps=2, workers=1)
+
+        yield along("clients in the data set", CROWDS, of)
+        yield along("clients per round", COHORTS, lambda m: replace(of(), clients_per_round=m))
+        yield along("local steps", STEPS, lambda k: replace(of(), local_steps=k))
+        yield along("parameters", PARAMETERS, sized)
 
 
 def _along(

@@ -1,7 +1,7 @@
 """Federated learning as a textbook writes it in PyTorch: the baseline of the bench.
 
-A model, its state_dict, torch's optimiser, one client after the other, every core for each operation. Batches come from
-the same data in the same way as ours, so that only the training differs.
+A model, its state_dict, torch's optimiser, one client after the other. Batches come from the same data in the same way
+as ours, so that only the training differs.
 """
 
 import copy
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgbo.engines.batches import Batches
+from fedgbo.engines.device import CPU
 from fedgbo.models.linear import SparseLinear
 from fedgbo.tasks.task import Task
 
@@ -18,12 +19,15 @@ from fedgbo.tasks.task import Task
 class PlainLoop:
     """FedAvg, or FedGBO with SGDm if `beta` is given."""
 
-    def __init__(self, task: Task, local_steps: int, lr: float, beta: float | None = None) -> None:
-        self.task, self.local_steps, self.lr, self.beta = task, local_steps, lr, beta
+    def __init__(
+        self, task: Task, local_steps: int, lr: float, beta: float | None = None, device: torch.device = CPU
+    ) -> None:
+        self.task, self.local_steps, self.lr, self.beta, self.device = task, local_steps, lr, beta, device
         self.model, self.features = task.make_model(), 0
         if isinstance(self.model, SparseLinear):  # counts of words, as nn.Linear takes them
             classes, self.features = next(self.model.parameters()).shape
             self.model = nn.Linear(self.features, classes)
+        self.model.to(device)
         self.momentum = [torch.zeros_like(p) for p in self.model.parameters()]
 
     def round(self, t: int) -> int:
@@ -39,16 +43,19 @@ class PlainLoop:
         self.model.load_state_dict({name: value / len(cohort) for name, value in total.items()})
         if self.beta is not None:
             self._track(start)
+        next(self.model.parameters()).flatten()[0].item()  # waits for the device
         return len(cohort) * self.local_steps
 
     def _train(self, client: int, t: int) -> None:
         task, first, rng = self.task, int(self.task.data.offsets[client]), np.random.default_rng(t)
         optimiser = torch.optim.SGD(self.model.parameters(), lr=self.lr)
-        batches = Batches(task.data.size(client), task.batch_size, 0, t, client)
+        batches = Batches(task.data.size(client), task.batch_size, 0, t, client, self.local_steps)
         for _ in range(self.local_steps):
             inputs, targets = task.data.train.batch(first + batches.take(), rng)
             optimiser.zero_grad()
-            loss = task.loss(self.model(self._dense(inputs)), targets.long())
+            outputs = self.model(self._dense(inputs).to(self.device))
+            targets = targets if targets.is_floating_point() else targets.long()
+            loss = task.loss(outputs, targets.to(self.device))
             loss.backward()
             if self.beta is None:
                 optimiser.step()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import torch
@@ -17,7 +18,7 @@ from fedgbo.algorithms import FedAvg, FedGBO
 from fedgbo.bench.plain import PlainLoop
 from fedgbo.core import FederatedAlgorithm, FedGBOError
 from fedgbo.costs.operations import Meter
-from fedgbo.engines.device import cores, keep_freed_memory
+from fedgbo.engines.device import cores, device_of, keep_freed_memory
 from fedgbo.engines.select import engine_for
 from fedgbo.optimisers import SGD, SGDm
 from fedgbo.pipeline import Pipeline
@@ -29,6 +30,7 @@ from fedgbo.tasks import TASKS
 from fedgbo.tasks.task import Task
 
 BETA = 0.9
+TRIES = 3  # of each number of threads
 SQUARE = 2048  # rows and columns of the matrices whose product shows what the machine can do
 
 
@@ -43,7 +45,8 @@ class Contender:
     local_steps: int = 10
     clients_per_round: int | None = None
     workers: int | None = None
-    threads: int | None = None  # of each operation of the plain loop; None: all cores
+    threads: int | None = None  # of each operation of the plain loop; None: one or all cores, whichever is faster
+    device: str = "cpu"
     builder: Callable[[], Task] | None = None  # of the task; None: the catalogue's
 
     def build_task(self) -> Task:
@@ -64,6 +67,7 @@ class Lap:
     server_seconds: float  # of them, sampling, averaging, server_update and accounting
     peak_bytes: int  # resident memory since the process began, data files' pages included
     file_bytes: int  # of the memory now, pages of files, which the system may take back
+    threads: int  # of each operation
 
     @property
     def rate(self) -> float:
@@ -87,7 +91,8 @@ def race(contenders: Sequence[Contender], seconds: float, repeats: int) -> list[
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-            _answer(ours, who)  # it is ready; the next one starts only now
+        for who, pipe in zip(contenders, pipes, strict=True):
+            _answer(pipe, who)  # it is ready
         laps: list[list[Lap]] = [[] for _ in contenders]
         for _ in range(repeats):
             for who, pipe, mine in zip(contenders, pipes, laps, strict=True):
@@ -131,16 +136,36 @@ def prepare(who: Contender) -> Callable[[float], Lap]:
         return _ours(who)
     torch.set_num_threads(who.threads or cores())
     if who.kind == "product":
-        return _product()
-    loop = PlainLoop(who.build_task(), who.local_steps, who.lr, BETA if who.algorithm == "fedgbo" else None)
-    return _laps(lambda t: (loop.round(t), 0.0))
+        return _product(device_of(who.device))
+    beta = BETA if who.algorithm == "fedgbo" else None
+    loop = PlainLoop(who.build_task(), who.local_steps, who.lr, beta, device_of(who.device))
+    lap = _laps(lambda t: (loop.round(t), 0.0))
+    return lap if who.threads else _with_better_threads(lap)
+
+
+def _with_better_threads(lap: Callable[[float], Lap]) -> Callable[[float], Lap]:
+    """Return the same with one thread for each operation or with all cores, whichever is faster in the first turn."""
+    chosen: list[int] = []
+
+    def turn(seconds: float) -> Lap:
+        if seconds and not chosen:
+            rates: dict[int, list[float]] = {1: [], cores(): []}
+            for threads in list(rates) * TRIES:
+                torch.set_num_threads(threads)
+                rates[threads].append(lap(seconds / TRIES).rate)
+            chosen.append(max(rates, key=lambda threads: median(rates[threads])))
+            torch.set_num_threads(chosen[0])
+        return lap(seconds)
+
+    return turn
 
 
 def _ours(who: Contender) -> Callable[[float], Lap]:
     keep_freed_memory()
     torch.set_num_threads(1)
     task, algorithm = who.build_task(), who.build_algorithm()
-    engine = engine_for(task, algorithm, seed=0, workers=who.workers or cores())
+    device = device_of(who.device)
+    engine = engine_for(task, algorithm, 0, who.workers or cores(), device)
     pipeline = Pipeline(FixedSize(task.cohort_size))
     rounds = Rounds(engine, algorithm, who.local_steps, pipeline, Accounts.of(engine), Meter(algorithm))
     progress = Progress(algorithm.init(engine.origin.params), Ledger(), rounds=sys.maxsize)
@@ -153,11 +178,12 @@ def _ours(who: Contender) -> Callable[[float], Lap]:
     return _laps(one)
 
 
-def _product() -> Callable[[float], Lap]:
-    a, b, out = torch.randn(3, SQUARE, SQUARE)
+def _product(device: torch.device) -> Callable[[float], Lap]:
+    a, b, out = torch.randn(3, SQUARE, SQUARE, device=device)
 
     def one(t: int) -> tuple[int, float]:
         torch.mm(a, b, out=out)
+        out[0, 0].item()  # waits for the device
         return 2 * SQUARE**3, 0.0
 
     return _laps(one)
@@ -176,7 +202,7 @@ def _laps(one: Callable[[int], tuple[int, float]]) -> Callable[[float], Lap]:
         while (took := time.perf_counter() - began) < seconds or rounds == 0:
             more, server_seconds = one(next(done))
             steps, server, rounds = steps + more, server + server_seconds, rounds + 1
-        return Lap(rounds, steps, took, server, *_memory())
+        return Lap(rounds, steps, took, server, *_memory(), torch.get_num_threads())
 
     lap(0.0)  # warm up
     return lap

@@ -1,7 +1,7 @@
 """The findings of the bench for each of the paper's tasks and of the models that people use, and the wanted ratios."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import Literal
@@ -11,7 +11,6 @@ import numpy as np
 from fedgbo.bench.models import MODELS
 from fedgbo.bench.race import Contender, Lap, race
 from fedgbo.costs.flops import forward_macs
-from fedgbo.engines.device import cores
 
 LEARNING_RATES = {"cifar100": 0.01, "femnist": 0.01, "shakespeare": 0.1, "sent140": 1.0}
 MODEL_RATE = 0.01  # learning rate of the models that people use, whose data are random
@@ -20,6 +19,7 @@ WANTED = {"cifar100": 2.3, "femnist": 2.3, "shakespeare": 3.4, "sent140": 50.0} 
 }
 SLOWER, SERVER = 0.08, 0.08  # FedGBO at most this much slower than FedAvg; the server's part of a round
 ALGORITHMS: tuple[Literal["fedavg", "fedgbo"], ...] = ("fedavg", "fedgbo")
+KINDS: tuple[Literal["plain", "ours"], ...] = ("plain", "ours")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Row:
     algorithm: str
     steps_per_second: float  # client-steps, all clients together
     plain_steps_per_second: float
+    plain_threads: int  # of each of its operations: one, or all cores where that was faster
     ratio: float  # ours to the plain loop of the same algorithm
     limit: float | None  # share of the machine's own speed in a matrix product; None where products are not the work
     server: float  # share of a round that is not the clients'
@@ -38,36 +39,31 @@ class Row:
     to_fedavg: float  # our steps per second to those of our FedAvg
 
 
-def measure(task: str, seconds: float, repeats: int) -> tuple[list[Row], float]:
-    """Measure the matrix product, the plain loop and our engine in turns on one task; return rows and FLOP/s.
-
-    The plain loop computes with one thread and with all cores, and the better of the two counts in every turn.
-    """
-    threads = sorted({1, cores()})
-    contenders = [Contender("product")]
+def measure(task: str, seconds: float, repeats: int, device: str = "cpu") -> tuple[list[Row], float]:
+    """Measure the matrix product, the plain loop and our engine in turns on one task; return rows and FLOP/s."""
+    contenders = [Contender("product", device=device)]
     for algorithm in ALGORITHMS:
-        contenders += [contender(task, "plain", algorithm, threads=n) for n in threads]
-        contenders.append(contender(task, "ours", algorithm))
+        contenders += [replace(contender(task, kind, algorithm), device=device) for kind in KINDS]
     product, *laps = race(contenders, seconds, repeats)
     built = contenders[1].build_task()
     inputs, _ = built.data.train.batch(np.arange(2))
     flops = 6.0 * forward_macs(built.make_model(), inputs) * (built.batch_size or 1)  # of a local step, as in the paper
     rows = []
     for i, algorithm in enumerate(ALGORITHMS):
-        *plains, ours = laps[i * (len(threads) + 1) : (i + 1) * (len(threads) + 1)]
-        plain = [max(turn, key=lambda lap: lap.rate) for turn in zip(*plains, strict=True)]
+        plain, ours = laps[2 * i : 2 * i + 2]
         rows.append(
             Row(
                 task=task,
                 algorithm=algorithm,
                 steps_per_second=_rate(ours),
                 plain_steps_per_second=_rate(plain),
+                plain_threads=plain[-1].threads,
                 ratio=_ratio(ours, plain),
                 limit=None if task == "sent140" else flops * _ratio(ours, product),
                 server=median(lap.server_seconds / lap.seconds for lap in ours),
                 peak_bytes=max(lap.peak_bytes for lap in ours),
                 plain_peak_bytes=max(lap.peak_bytes for lap in plain),
-                to_fedavg=_ratio(ours, laps[len(threads)]),
+                to_fedavg=_ratio(ours, laps[1]),
             )
         )
     return rows, _rate(product)

@@ -1,58 +1,92 @@
 """`fedgbo bench`."""
 
-from collections.abc import Iterable
+import csv
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
 from fedgbo.bench.growth import Growth, growths
 from fedgbo.bench.models import MODELS
-from fedgbo.bench.peers import PEERS, measure_peer
+from fedgbo.bench.peers import Peer, check_peer, measure_peer
+from fedgbo.bench.picture import growth_chart, speed_chart
+from fedgbo.bench.race import BenchError
 from fedgbo.bench.report import LEARNING_RATES, Row, measure, shortfalls
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
+from fedgbo.cli.console import err, out, print_json, save_chart_if_possible
 from fedgbo.core import ConfigError, positive, whole
-from fedgbo.engines.device import cores
+from fedgbo.engines.device import cores, device_of
 from fedgbo.reports.table import quantity
 
-SPEED = ("task", "algorithm", "client-steps/s", "plain loop", "ratio", "of the limit", "to FedAvg", "server",
-         "peak memory", "plain loop's")  # fmt: skip
-GROWTH = ("more of", "values", "ms a round", "grows like", "peak memory without data files")
+LINE = "{:<12}{:<8}{:>9}{:>9}{:>7}{:>8}{:>8}{:>8}{:>9}"  # 78 columns
+SPEED = LINE.format("task", "client", "steps/s", "plain", "ratio", "limit", "FedAvg", "server", "memory")
+LEGEND = """steps/s: client-steps a second. plain: the plain loop's, with one thread or all cores, whichever is faster.
+ratio: ours to the plain loop. limit: our share of the machine's speed in a matrix product. FedAvg: ours to our
+FedAvg. server: the part of a round that is not the clients'. memory: our peak."""
 
 
 def bench(
     tasks: Annotated[str, Option(help="Tasks and models, separated by commas.")] = ",".join((*LEARNING_RATES, *MODELS)),
-    seconds: Annotated[float, Option(help="The length of each turn in seconds.")] = 2.0,
+    seconds: Annotated[float, Option(help="The length of each turn in seconds; at least one round.")] = 0.5,
     repeats: Annotated[int, Option(help="The number of turns.")] = 7,
     growth: Annotated[bool, Option(help="Also measure how the cost grows.")] = True,
-    against: Annotated[str, Option(help="Other frameworks to compare with, if installed: flower, pfl.")] = "",
+    against: Annotated[
+        str, Option(help="Other frameworks: flower, pfl, fedjax, blazefl; with =PYTHON, in another environment.")
+    ] = "",
+    device: opt.Device = "cpu",
+    picture: Annotated[
+        Path | None, Option(help="Draw the results into this file, and write a CSV file beside it.")
+    ] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Measure speed on this machine: fedgbo, a plain PyTorch loop and a matrix product, in turns.
 
     Run it on an otherwise idle machine. What counts is the ratio in one run, not the absolute figure.
     """
-    names, peers = _chosen(tasks, (*LEARNING_RATES, *MODELS), "task"), _chosen(against, PEERS, "framework")
+    names = _chosen(tasks, (*LEARNING_RATES, *MODELS), "task")
+    peers = dict(one.partition("=")[::2] for one in opt.comma_list([against]))
+    for peer, python in peers.items():
+        check_peer(peer, python or sys.executable)
     positive("seconds", seconds)
     whole("repeats", repeats)
-    rows, speeds, others = [], [], []
+    device_of(device)
+    say = err.print if as_json else out.print
+    rows, speeds, others = list[Row](), [], list[Peer]()
+    say(SPEED)
     for name in names:
-        err.print(f"{name}: {3 + 2 * len({1, cores()})} contenders, {repeats} turns of {seconds:g} s each ...")
-        found, speed = measure(name, seconds, repeats)
+        found, speed = measure(name, seconds, repeats, device)
         rows += found
         speeds.append(speed)
-        for peer in peers if name in LEARNING_RATES else ():  # which run the paper's tasks
-            err.print(f"{name}: {peer} ...")
-            others.append(measure_peer(peer, name, seconds * repeats))
+        for row in found:
+            say(_speed_line(row))
+        for peer, python in peers.items():
+            try:
+                others.append(measure_peer(peer, name, seconds * repeats, python or sys.executable))
+                say(f"{'':<12}{peer:<8}{others[-1].steps_per_second:>9,.0f} {others[-1].note}")
+            except BenchError as error:
+                say(f"{'':<12}{peer:<8} {error}", markup=False)
+    say(LEGEND)
+    gigaflops = ", ".join(f"{speed / 1e9:.0f}" for speed in speeds)
+    say(f"matrix product on {device} ({cores()} cores), beside each task: {gigaflops} GFLOP/s")
     grown = []
     if growth:
-        err.print("how cost grows ...")
-        grown = list(growths(seconds / 2, max(3, repeats // 2)))
+        say("how cost grows:")
+        for axis in growths(seconds, max(3, repeats // 2)):
+            grown.append(axis)
+            for line in _growth_lines(axis):
+                say(line)
     missed = shortfalls(rows)
+    for line in missed:
+        say(f"below what we want: {line}")
+    if picture is not None:
+        _draw(rows, others, grown, picture)
     if as_json:
         content = {
             "cores": cores(),
+            "device": device,
             "product_flops_per_second": speeds,
             "rows": [asdict(row) for row in rows],
             "growth": [asdict(axis) for axis in grown],
@@ -60,16 +94,26 @@ def bench(
             "shortfalls": missed,
         }
         print_json(content)
-        return
-    print_whole(simple_table(None, SPEED, map(_speed_cells, rows)))
-    gigaflops = ", ".join(f"{speed / 1e9:.0f}" for speed in speeds)
-    out.print(f"matrix product on {cores()} cores, beside each task: {gigaflops} GFLOP/s")
-    for other in others:
-        out.print(f"{other.framework} on {other.task}: {other.steps_per_second:,.0f} client-steps/s {other.note}")
+
+
+def _draw(rows: Sequence[Row], peers: Sequence[Peer], grown: Sequence[Growth], path: Path) -> None:
+    files = save_chart_if_possible(lambda: speed_chart(rows, peers), path)
     if grown:
-        print_whole(simple_table(None, GROWTH, map(_growth_cells, grown)))
-    for line in missed:
-        out.print(f"below what we want: {line}")
+        beside = path.with_name(f"{path.with_suffix('').name}-growth{path.suffix}")
+        files += save_chart_if_possible(lambda: growth_chart(grown), beside)
+    table = path.with_suffix(".csv")
+    with table.open("w", newline="") as stream:
+        write = csv.writer(stream, lineterminator="\n").writerow
+        write(("what", "of", "value", "unit", "peak bytes"))
+        for row in rows:
+            write((f"{row.algorithm}, times the plain loop", row.task, f"{row.ratio:.3g}", "", row.peak_bytes))
+        for peer in peers:
+            write((peer.framework, peer.task, f"{peer.steps_per_second:.4g}", "client-steps/s", ""))
+        for axis in grown:
+            for value, ms, peak in zip(axis.values, axis.milliseconds, axis.peak_bytes, strict=True):
+                write((axis.axis, value, f"{ms:.4g}", "ms a round", peak))
+    for file in [*files, table]:
+        err.print(f"wrote {file}")
 
 
 def _chosen(text: str, known: Iterable[str], what: str) -> list[str]:
@@ -80,15 +124,14 @@ def _chosen(text: str, known: Iterable[str], what: str) -> list[str]:
     return names
 
 
-def _speed_cells(row: Row) -> list[str]:
-    speeds = [f"{row.steps_per_second:,.0f}", f"{row.plain_steps_per_second:,.0f}", f"{row.ratio:.2f}"]
-    shares = ["" if row.limit is None else f"{row.limit:.0%}", f"{row.to_fedavg:.2f}", f"{row.server:.1%}"]
-    peaks = [quantity(count, "B", 1024) for count in (row.peak_bytes, row.plain_peak_bytes)]
-    return [row.task, row.algorithm, *speeds, *shares, *peaks]
+def _speed_line(row: Row) -> str:
+    speeds = f"{row.steps_per_second:,.0f}", f"{row.plain_steps_per_second:,.0f}", f"{row.ratio:.2f}"
+    shares = "" if row.limit is None else f"{row.limit:.0%}", f"{row.to_fedavg:.2f}", f"{row.server:.1%}"
+    return LINE.format(row.task, row.algorithm, *speeds, *shares, quantity(row.peak_bytes, "B", 1024))
 
 
-def _growth_cells(axis: Growth) -> list[str]:
-    values = " ".join(f"{value:,}" for value in axis.values)
-    milliseconds = " ".join(f"{ms:.3g}" for ms in axis.milliseconds)
-    peaks = " ".join(quantity(peak, "B", 1024) for peak in axis.peak_bytes)
-    return [axis.axis, values, milliseconds, f"n^{axis.exponent:.2f}", peaks]
+def _growth_lines(axis: Growth) -> list[str]:
+    lines = [f"  {axis.axis}: grows like n^{axis.exponent:.2f}"]
+    for value, ms, peak in zip(axis.values, axis.milliseconds, axis.peak_bytes, strict=True):
+        lines.append(f"{value:>16,}{ms:>12,.1f} ms a round{quantity(peak, 'B', 1024):>14}")
+    return lines

@@ -18,8 +18,8 @@ from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.results import Section, summary_table
 from fedgbo.experiments.shelf import group_key
-from fedgbo.reports.charts import accuracy_chart
 from fedgbo.reports.comparison import conclusion, summarise
+from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs, load_run
 from fedgbo.runs.files import write_atomic
 
@@ -107,7 +107,7 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wid
     rows = summarise(groups)
     content = json.dumps([asdict(row) for row in rows], indent=2)
     write_atomic(folder / "table.json", (content + "\n").encode())
-    files = save_chart_if_possible(lambda: accuracy_chart(groups, f"{task}: test accuracy"), folder / "accuracy")
+    files = save_chart_if_possible(lambda: accuracy_chart(groups, task), folder / "accuracy")
     if as_json:
         out.print_json(content)
         return

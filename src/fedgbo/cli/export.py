@@ -36,8 +36,8 @@ def export(
     target = output or run / "model.safetensors"
     if target.suffix not in KINDS:
         raise ConfigError(f"--output {target}: the name must end in {' or '.join(KINDS)}")
-    opt.check_output(target)
     result = load(run)
+    opt.check_output(target)
     result.save(target, best=best)
     size = f"{sum(p.numel() for p in result.model(best=best).parameters()):,} parameters"
     at = result.best.round if best else result.history[-1].round if result.history else 0

@@ -15,7 +15,7 @@ from fedgbo import __version__
 from fedgbo.cli import data, federation, theory
 from fedgbo.cli.bench import bench
 from fedgbo.cli.compare import compare
-from fedgbo.cli.console import CleanErrors, Hangup, exit_code, os_error_text
+from fedgbo.cli.console import CleanErrors, Hangup, exit_code
 from fedgbo.cli.doctor import doctor
 from fedgbo.cli.experiment import experiment, paper
 from fedgbo.cli.export import export
@@ -32,7 +32,7 @@ from fedgbo.runs.ranks import refuse_torchrun
 app = typer.Typer(
     name="fedgbo",
     cls=CleanErrors,
-    help="Federated learning that converges in a fraction of the communication rounds.",
+    help="Train and compare federated learning algorithms on your own model and data.",
     no_args_is_help=True,
     suggest_commands=False,  # click does so already
     pretty_exceptions_enable=False,
@@ -63,7 +63,7 @@ def start(
         bool, Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
     ] = False,
 ) -> None:
-    """Federated learning that converges in a fraction of the communication rounds."""
+    """Train and compare federated learning algorithms on your own model and data."""
     if context.invoked_subcommand == "federation" and os.name == "nt":
         raise ConfigError("fedgbo federation needs Linux or macOS; on Windows, use the Windows Subsystem for Linux")
     if context.invoked_subcommand not in ("run", "resume"):
@@ -91,6 +91,9 @@ def main() -> None:
         signal.signal(signal.SIGHUP, hung_up)
     try:
         app()
+    except OSError as error:  # before a command began, such as the output of --version
+        _say_unwritten(error)
+        sys.exit(_flushed(RunFolderError.exit_code))
     except (KeyboardInterrupt, SystemExit) as ended:
         code = ended.code if isinstance(ended, SystemExit) else exit_code(ended)
         code = _flushed(code if isinstance(code, int) or code is None else 1)
@@ -106,11 +109,15 @@ def _flushed(code: int | None) -> int:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again, and complain
         if not code and error.errno != errno.EPIPE:
-            print(f"error: cannot write the output: {os_error_text(error)}", file=sys.stderr)
+            _say_unwritten(error)
             return RunFolderError.exit_code
     with suppress(OSError):
         sys.stderr.flush()
     return code or 0
+
+
+def _say_unwritten(error: OSError) -> None:
+    print(f"error: cannot write the output: {error.strerror}", file=sys.stderr)
 
 
 if __name__ == "__main__":

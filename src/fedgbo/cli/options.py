@@ -78,9 +78,7 @@ Weights = Annotated[
 ]
 Workers = Annotated[int | None, Whole(help="Train so many clients at the same time. \\[default: the cores]")]
 Device = Annotated[str, Option(help="Where to train: cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
-Engine = Annotated[
-    str | None, Option(help="plain trains with the textbook loop: slower, and equal up to rounding. \\[default: auto]")
-]
+Engine = Annotated[str | None, Option(help="plain: the textbook loop. vmap: many clients at a time. \\[default: auto]")]
 Explain = Annotated[bool, Option("--explain", help="Print how clients take their local steps, and why.")]
 Jobs = Annotated[int | None, Whole(help="Carry out so many runs at the same time. \\[default: the cores]")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]

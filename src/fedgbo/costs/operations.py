@@ -85,14 +85,19 @@ class Meter:
         self._per_step = step_operations(algorithm)
         self._counted: dict[tuple[int, ...], float | None] = {}  # by the local steps and vectors downloaded
 
-    def client_update(self, algorithm: FederatedAlgorithm, down: State, client: Client) -> tuple[State, float | None]:
-        """Run the client update; return its upload and its operations per parameter."""
+    def client_update(
+        self, algorithm: FederatedAlgorithm, down: State, client: Client, clients: int = 1
+    ) -> tuple[State, float | None]:
+        """Run the client update; return its upload and its operations per parameter.
+
+        Under vmap, `client` stands for that many clients, and a vector for one of each client.
+        """
         if self._per_step is not None:
             return algorithm.client_update(down, client), float(self._per_step * client.steps)
         key = client.steps, len(down.stats)  # the two exchanges of a round differ in what is downloaded
         if key in self._counted:
             return algorithm.client_update(down, client), self._counted[key]
-        with _Operations(down.params.numel()) as operations:
+        with _Operations({n * down.params.numel() for n in (1, clients)}) as operations:
             counted = _CountedClient(client, operations)
             up = algorithm.client_update(down, counted)
         client.state = counted.state  # an algorithm may replace the whole dict
@@ -105,7 +110,10 @@ class _CountedClient(Client):
 
     def __init__(self, client: Client, operations: "_Operations") -> None:
         self._client, self._operations = client, operations
-        self.id, self.samples, self.steps, self.state = client.id, client.samples, client.steps, client.state
+        self.steps, self.state = client.steps, client.state
+
+    def __getattr__(self, name: str) -> Any:  # id and samples, which clients under vmap do not have
+        return getattr(self._client, name)
 
     @property
     def rng(self) -> np.random.Generator:
@@ -135,10 +143,10 @@ class _CountedClient(Client):
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts arithmetic whose result is as long as the model; making or copying a vector is not arithmetic."""
 
-    def __init__(self, length: int) -> None:
+    def __init__(self, lengths: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0.0
-        self._length, self._paused = length, False
+        self._lengths, self._paused = lengths, False
 
     @contextmanager
     def paused(self) -> Any:
@@ -153,6 +161,6 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         arithmetic = torch.Tag.pointwise in func.tags and func.overloadpacket is not torch.ops.aten.clone
-        if not self._paused and arithmetic and isinstance(result, Tensor) and result.numel() == self._length:
+        if not self._paused and arithmetic and isinstance(result, Tensor) and result.numel() in self._lengths:
             self.count += 1
         return result

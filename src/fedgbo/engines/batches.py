@@ -24,8 +24,9 @@ class Batches:
     A client with fewer samples than a batch repeats some. Without a batch size, every batch is all samples in order.
     """
 
-    def __init__(self, samples: int, batch_size: int | None, seed: int, t: int, client: int) -> None:
+    def __init__(self, samples: int, batch_size: int | None, seed: int, t: int, client: int, expected: int = 1) -> None:
         self._samples, self._batch, self._key = samples, batch_size, (seed, t, client)
+        self._expected = expected  # minibatches; more can be taken
         self._rows, self._at = np.empty(0, np.int64), 0
 
     def take(self, count: int = 1) -> Rows:
@@ -39,7 +40,8 @@ class Batches:
             return np.tile(np.arange(self._samples), count)
         begin, self._at = self._at, self._at + count * self._batch
         if self._at > len(self._rows):
-            self._rows = walk(self._samples, max(self._at, 2 * len(self._rows)), *self._key)
+            length = max(self._at, 2 * len(self._rows), self._expected * self._batch)
+            self._rows = walk(self._samples, length, *self._key)
         return self._rows[begin : self._at]
 
 

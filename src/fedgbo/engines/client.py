@@ -44,10 +44,20 @@ def upload_of(client: "SimulatedClient", work: Round, seed: int) -> Upload:
         up, operations = work.meter.client_update(work.algorithm, work.down, client)
     except DataError as error:
         raise DataError(f"client {client.id} in round {work.t + 1}: {error}") from error
-    where = f"{type(work.algorithm).__name__}.client_update"
+    check_unwritten(work, before)
+    return packed(client, up, operations, work, seed)
+
+
+def check_unwritten(work: Round, before: tuple[int, ...]) -> None:
+    """Raise if a client wrote into what all clients download; `before` is what `versions` returned."""
     if work.down.versions() != before:
+        where = f"{type(work.algorithm).__name__}.client_update"
         raise ConfigError(f"{where} wrote into the state that all clients download; change a copy of it")
-    state = State.expect(up, where, work.down.params)
+
+
+def packed(client: "SimulatedClient", up: State, operations: float | None, work: Round, seed: int) -> Upload:
+    """Keep the client's state; return what it sends after the transforms."""
+    state = State.expect(up, f"{type(work.algorithm).__name__}.client_update", work.down.params)
     state = state.with_buffers(client.moved_buffers()).to(work.down.params.dtype)  # as the model is sent
     client.keep_state(work)
     upload = Upload(
@@ -81,7 +91,7 @@ class SimulatedClient(Client):
         self._engine, self._work, self._pause = engine, work, pause
         self._rng: np.random.Generator | None = None
         self._augment: np.random.Generator | None = None
-        self._batches = Batches(self.samples, engine.task.batch_size, engine.seed, work.t, client)
+        self._batches = Batches(self.samples, engine.task.batch_size, engine.seed, work.t, client, steps)
         self._rows: Rows | None = None  # of the last minibatch
         self._last: tuple[Batch, GeneratorState | None] | None = None  # it, and the generators' state after it
         self._declared = engine.origin.client_state(work.algorithm, work.origin)
@@ -113,15 +123,15 @@ class SimulatedClient(Client):
 
     def _full_gradient(self, params: Tensor, again: bool) -> Tensor:
         total = torch.zeros_like(params)
-        for rows in self._all_rows():
+        for rows in self.all_rows():
             self.model.load(params)
-            self.model.backward(self._batch(rows), self.terms)
+            self.model.backward(self.batch(rows), self.terms)
             total += self.pulled(params, self.model.flat_gradient()) * (len(rows) / self.samples)
         return total
 
     def loss(self, params: Tensor) -> float:
         total = 0.0
-        for rows in self._all_rows():
+        for rows in self.all_rows():
             inputs, targets = self._engine.batch(self._engine.task.data.train, rows)
             outputs = self.model.outputs(params, inputs)
             total += float(self.model.loss_of(outputs, targets)) * (len(rows) / self.samples)
@@ -155,13 +165,15 @@ class SimulatedClient(Client):
         until = 0 if self._pause is None else self._pause.minibatches - len(self.losses)
         return min(count, until) if until > 0 else count
 
-    def next_batch(self) -> Batch:
-        """Return the next minibatch."""
-        return self.next_batches(1)[0]
+    def next_batch(self, *, keep: bool = True) -> Batch:
+        """Return the next minibatch, and keep it for a gradient that is taken again."""
+        batch = self.batch(self.next_rows())
+        self._last = (batch, self._drawn()) if keep else None
+        return batch
 
     def next_batches(self, count: int) -> list[Batch]:
         """Return the next `count` minibatches."""
-        batches = [self._batch(rows) for rows in np.split(self.next_rows(count), count)]
+        batches = [self.batch(rows) for rows in np.split(self.next_rows(count), count)]
         self._last = batches[-1], self._drawn()
         return batches
 
@@ -214,7 +226,7 @@ class SimulatedClient(Client):
         if self._rows is None:
             raise ConfigError("gradient(params, again=True) needs a minibatch: call gradient(params) first")
         if self._last is None:  # C code took the rows without making a batch of them
-            self._last = self._batch(self._rows), self._drawn()
+            self._last = self.batch(self._rows), self._drawn()
             return self._last[0]
         batch, drawn = self._last
         if drawn is not None:
@@ -226,11 +238,13 @@ class SimulatedClient(Client):
         """Return the state of the process-wide generators, where training draws from them."""
         return self._engine.generators.state() if self._engine.draws else None
 
-    def _all_rows(self) -> Iterator[Rows]:
+    def all_rows(self) -> Iterator[Rows]:
+        """Yield the rows of all samples, a chunk at a time."""
         for start in range(0, self.samples, CHUNK):
             yield np.arange(self.first + start, self.first + min(start + CHUNK, self.samples))
 
-    def _batch(self, rows: Rows) -> Batch:
+    def batch(self, rows: Rows) -> Batch:
+        """Return these samples, augmented for training."""
         self.gradients += len(rows)
         if self._augment is None:
             self._augment = stream(self._engine.seed, "augment", self.round, self.id)

@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def device_of(name: str, local_rank: int = 0, local_size: int = 1) -> torch.device:
-    """Return the device of that name: cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.
+    """Return the device of that name: cpu, cuda, cuda:1 ..., mps, or auto for a GPU of CUDA where there is one.
 
     Under torchrun `cuda` is, for each process, the GPU of its own number among the processes of its machine.
 
@@ -23,15 +23,17 @@ def device_of(name: str, local_rank: int = 0, local_size: int = 1) -> torch.devi
     """
     name = str(name) if isinstance(name, torch.device) else name
     if not isinstance(name, str):
-        raise ConfigError(f"device must be cpu, cuda, cuda:<number> or auto, not {name!r}")
+        raise ConfigError(f"device must be cpu, cuda, cuda:<number>, mps or auto, not {name!r}")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if gpus else "cpu"
-    if name == "cpu":
-        return torch.device("cpu")
+    if name == "cpu" or (name == "mps" and torch.backends.mps.is_available()):
+        return torch.device(name)
+    if name == "mps":
+        raise ConfigError(f"there is no device mps here: {_there(gpus)}; give one of these, or auto")
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
-        raise ConfigError(f"device must be cpu, cuda, cuda:<number> or auto, not {name!r}")
+        raise ConfigError(f"device must be cpu, cuda, cuda:<number>, mps or auto, not {name!r}")
     if match[1] is not None and local_size > 1:
         raise ConfigError(
             f"device {name} would be shared by {local_size} processes of this machine; give cuda, "
@@ -46,6 +48,8 @@ def device_of(name: str, local_rank: int = 0, local_size: int = 1) -> torch.devi
 
 def generator_of(device: torch.device) -> torch.Generator:
     """Return the generator that random layers (dropout) draw from on the device."""
+    if device.type == "mps":
+        return torch.mps._get_default_mps_generator()
     return torch.default_generator if device.type == "cpu" else torch.cuda.default_generators[device.index]
 
 

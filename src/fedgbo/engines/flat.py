@@ -1,18 +1,20 @@
 """A torch module as a function of one flat vector: the only place with autograd."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
 
 from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
 from fedgbo.data.tree import call
 from fedgbo.engines.buffers import Buffers
 from fedgbo.engines.layers import accelerate, replaced
-from fedgbo.engines.layers.network import Network, network_for
+from fedgbo.engines.layers.network import TERMS, Network, network_for
 from fedgbo.engines.module import last_linear
-from fedgbo.native import step_in_place
+from fedgbo.native import step_in_parts, step_in_place
 from fedgbo.tasks.task import Batch, mean_of
 
 FAILURES = (RuntimeError, ValueError, IndexError, TypeError, KeyError, AttributeError)  # of a user's model or loss
@@ -31,8 +33,11 @@ class FlatModel:
         self.module = accelerate(module) if fast else module
         self._fast = fast
         self.loss = loss
+        self._names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         kind = _check_parameters(module, self._parameters)
+        ends = accumulate(p.numel() for p in self._parameters)
+        self._begins = list(zip([0, *ends], self._parameters, strict=False))  # where each begins in the vector
         self.params = torch.cat([p.detach().reshape(-1).to(kind) for p in self._parameters])
         self.input_type = next(p.dtype for p in module.parameters() if p.is_floating_point())
         self._views = all(p.dtype == kind for p in self._parameters)
@@ -60,19 +65,41 @@ class FlatModel:
             p.grad = None
         if self.network is not None and self.network.takes(*batch):
             self._grad = torch.empty_like(self.params)
-            return self.network.gradient(self.params, *batch, self._grad)
+            return self.network.gradient(self.params, batch, self._grad, terms)
         try:
-            loss = self.loss_of(call(self.module, batch[0]), batch[1])
-            for term in terms:
-                if term.needs_hidden and self._hidden is not None:
-                    loss = loss + term.loss(self._hidden)
+            loss = self._objective(call(self.module, batch[0]), batch[1], terms)
             loss.backward()  # type: ignore[no-untyped-call]
         except FedGBOError:
             raise
         except FAILURES as error:
             raise DataError(f"the model or its loss fails on a minibatch: {error}") from error
-        self._hidden = None
         return loss.detach()
+
+    def pure_gradient(self, params: Tensor, batch: Batch, terms: Sequence[Term] = ()) -> tuple[Tensor, Tensor]:
+        """Return what `gradient` does, as a function that torch.func.vmap can transform: nothing is written."""
+        inputs, targets = batch
+        several = isinstance(inputs, tuple | list)
+        args, names = (
+            ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs) if several else (inputs,), {})
+        )
+
+        def objective(at: Tensor) -> Tensor:
+            own = {
+                name: at[begin : begin + p.numel()].view(p.shape).to(p.dtype)
+                for name, (begin, p) in zip(self._names, self._begins, strict=True)
+            }
+            return self._objective(functional_call(self.module, own, args, names), targets, terms)
+
+        gradient, loss = grad_and_value(objective)(params)
+        return gradient, loss
+
+    def _objective(self, outputs: Any, targets: Any, terms: Sequence[Term]) -> Tensor:
+        """Return the loss plus the terms on the hidden layer, which the forward pass has kept."""
+        loss, hidden, self._hidden = self.loss_of(outputs, targets), self._hidden, None
+        for term in terms:
+            if term.needs_hidden and hidden is not None:
+                loss = loss + term.loss(hidden)
+        return loss
 
     def loss_of(self, outputs: Any, targets: Any) -> Tensor:
         """Return the task's loss, mean over the batch."""
@@ -81,15 +108,17 @@ class FlatModel:
     def step(self, batch: Batch, terms: Sequence[Term], step: AffineStep) -> Tensor:
         """Take a step in place with the gradient of the batch; return the loss before it."""
         if self.network is not None and self.network.takes(*batch):
-            return self.network.step(self.params, *batch, step)
+            return self.network.step(self.params, batch, step, terms)
         loss = self.backward(batch, terms)
         self.take(step)
         return loss
 
     def take(self, step: AffineStep) -> None:
         """Take a step in place with the gradients that are there."""
-        for begin, part, grad in self._gradients():
-            step_in_place(step, part, grad, begin)
+        own = [(begin, p.grad) for begin, p in self._begins if p.grad is not None and not p.grad.is_sparse]
+        if self._grad is not None or len(own) < len(self._begins) or not step_in_parts(step, self.params, own):
+            for begin, part, grad in self._gradients():
+                step_in_place(step, part, grad, begin)
         self._round()
 
     def release(self) -> Tensor:
@@ -118,13 +147,17 @@ class FlatModel:
     def specialise(self, inputs: Any, terms: Sequence[Term]) -> None:
         """Prepare for these objective terms and for inputs like these.
 
-        A term on the hidden layer needs the input of the last layer. Without one, a network that is a stack of known
-        layers is computed by one call of C code.
+        A term on the hidden layer needs the input of the last layer. A network that is a stack of known layers is
+        computed by one call of C code, which has FedMAX's term, but no other term on the hidden layer.
         """
-        if any(term.needs_hidden for term in terms):
-            last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
-        elif self._fast and self._views and isinstance(inputs, Tensor):
+        hidden = [term for term in terms if term.needs_hidden]
+        known = all(type(term) in TERMS for term in hidden)
+        if known and self._fast and self._views and isinstance(inputs, Tensor):
             self.network = network_for(self.original, inputs, self.loss)
+        if hidden:
+            last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
+            if self.network is not None and not self.network.plan.ends_linear:
+                self.network = None
 
     @property
     def kind(self) -> str:
@@ -140,19 +173,13 @@ class FlatModel:
         if self._grad is not None:
             yield 0, self.params, self._grad
             return
-        for begin, p in self._places():
+        for begin, p in self._begins:
             part = self.params[begin : begin + p.numel()]
             yield begin, part, torch.zeros_like(part) if p.grad is None else _dense(p.grad).reshape(-1).to(part.dtype)
 
-    def _places(self) -> Iterator[tuple[int, nn.Parameter]]:
-        begin = 0
-        for p in self._parameters:
-            yield begin, p
-            begin += p.numel()
-
     def _point(self) -> None:
         """Make the module's parameters views into the vector where they are of its type."""
-        for begin, p in self._places():
+        for begin, p in self._begins:
             if p.dtype == self.params.dtype:
                 p.data = self.params[begin : begin + p.numel()].view(p.shape)
 
@@ -160,7 +187,7 @@ class FlatModel:
         """Copy the vector into parameters of other types."""
         if self._views:
             return
-        for begin, p in self._places():
+        for begin, p in self._begins:
             if p.dtype != self.params.dtype:
                 p.data.copy_(self.params[begin : begin + p.numel()].view(p.shape))
 

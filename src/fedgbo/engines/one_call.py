@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgbo.core import AffineStep, Proximal, Term
+from fedgbo.core import AffineStep, Term
 from fedgbo.data.samples import TensorSamples
 from fedgbo.engines.client import SimulatedClient
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.layers.network import Network
+from fedgbo.engines.layers.network import TERMS, Network
 from fedgbo.tasks.task import Batch, Task
 
 ROOM = 4 * 2**20  # bytes of minibatches that are made before a call, where the C code cannot read the samples itself
@@ -36,14 +36,11 @@ class OneCall:
         return "all local steps of a client in one call of C code"
 
     def takes(self, terms: Sequence[Term]) -> bool:
-        return all(type(term) is Proximal for term in terms)
+        return all(type(term) in TERMS for term in terms)
 
     def descend(self, client: SimulatedClient, params: Tensor, step: AffineStep) -> Tensor:
         y = torch.empty_like(client.model.params).copy_(params)
-        pull = 0.0, params
-        if client.terms:
-            mu = float(sum(term.mu for term in client.terms if isinstance(term, Proximal)))
-            pull = mu, client.start.to(y.dtype).contiguous()
+        start = client.start.to(y.dtype).contiguous() if client.terms else params
         network, left = cast(Network, client.model.network), client.steps
         while left > 0:
             count = min(client.before_pause(left), self._most)
@@ -51,12 +48,13 @@ class OneCall:
             if self._samples is not None:
                 rows = client.next_rows(count)
                 client.gradients += len(rows)
-                client.losses.extend(network.descend(y, (*self._samples, rows), count, step, pull))
+                client.losses.extend(network.descend(y, (*self._samples, rows), count, step, client.terms, start))
                 continue
             made = client.next_batches(count)
             if all(network.takes(*batch) for batch in made):
                 inputs, targets = torch.cat([x for x, _ in made]), torch.cat([y for _, y in made])
-                client.losses.extend(network.descend(y, (inputs, targets, np.arange(len(inputs))), count, step, pull))
+                batches = inputs, targets, np.arange(len(inputs))
+                client.losses.extend(network.descend(y, batches, count, step, client.terms, start))
             else:
                 y = _by_autograd(client, y, made, step)
         return y

@@ -46,8 +46,8 @@ class InPlace:
 
     def descend(self, client: "SimulatedClient", params: Tensor, step: AffineStep) -> Tensor:
         client.model.load(params)
-        for _ in range(client.steps):
-            client.losses.append(client.step(client.next_batch(), step))
+        for left in reversed(range(client.steps)):
+            client.losses.append(client.step(client.next_batch(keep=left == 0), step))
         return client.model.release()
 
 
@@ -97,7 +97,7 @@ class PlainEngine:
             batch = self.batch(data, rows, stream(self.seed, "try out"))
             self.model.buffers.find(lambda: found.extend(self.model.gradient(params, batch)))
             draws = self.generators.drawn_from(before) is not None
-        norm = torch.linalg.vector_norm(found[0], dtype=torch.float64)
+        norm = torch.linalg.vector_norm(found[0].cpu(), dtype=torch.float64)
         fingerprint, buffers = {"loss": float(found[1]), "gradient": float(norm)}, self.model.buffers
         moved = {"buffers" if self.task.buffers == "average" else "local_buffers": buffers.values(params.dtype)}
         return draws, Origin(self._blueprint, params, fingerprint, buffers.moving, **moved)

@@ -6,6 +6,7 @@ import torch
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, unknown
 from fedgbo.costs.flops import forward_macs
+from fedgbo.engines.cohort import CohortEngine
 from fedgbo.engines.drift import MeasuringEngine
 from fedgbo.engines.engine import Engine, LocalEngine
 from fedgbo.engines.one_call import OneCall
@@ -18,6 +19,7 @@ from fedgbo.tasks.task import Task
 ENGINES = {
     "auto": "the fastest way that is known for the model's layers",
     "plain": "the textbook loop: torch's own layers, one client after the other",
+    "vmap": "many clients at a time by torch.func.vmap, as on a GPU",
 }
 WORTH_THREADS = 1_000_000  # multiply-adds of a batch's forward pass, from which Python is the smaller part of a step
 WORTH_THREADS_IN_C = 200_000  # the same where there is no Python between the local steps of a client
@@ -41,7 +43,7 @@ def engine_for(
         return local_engine(task, algorithm, seed, workers, device, engine=engine)
     plain = PlainEngine(task, algorithm, seed, device, None if engine == "plain" else InPlace())
     chosen = local_engine(task, algorithm, seed, 1, device, engine=engine)
-    other = chosen if isinstance(chosen, PlainEngine) and _rounds_otherwise(chosen, algorithm) else None
+    other = chosen if _rounds_otherwise(chosen, algorithm) else None
     return MeasuringEngine(plain, algorithm, gradients="drift" in metrics, other=other)
 
 
@@ -60,8 +62,8 @@ def local_engine(
     if engine == "plain":
         return PlainEngine(task, algorithm, seed, device, why="--engine plain")
     plain = PlainEngine(task, algorithm, seed, device, InPlace(), f"device {device}")
-    if plain.device.type != "cpu":
-        return plain
+    if engine == "vmap" or plain.device.type != "cpu":
+        return _cohort_engine(plain, algorithm, needed=engine == "vmap")
     sparse = sparse_descent(task, plain.model.original)
     if sparse is not None:
         return PlainEngine(task, algorithm, seed, device, sparse, "the model is linear and the samples are sparse")
@@ -73,14 +75,27 @@ def local_engine(
     return ThreadedEngine(plain, algorithm, workers, task.cohort_size) if pays else plain
 
 
+def _cohort_engine(plain: PlainEngine, algorithm: FederatedAlgorithm, *, needed: bool) -> LocalEngine:
+    """Return the engine for many clients at a time or, unless that is needed, the plain one where it cannot be used."""
+    cohorts = CohortEngine(plain, algorithm)
+    if (why := cohorts.refuses(algorithm)) is None:
+        return cohorts
+    if needed:
+        raise ConfigError(f"engine vmap cannot train this: {why}; use auto, or plain")
+    plain.why = f"{plain.why}; clients are not trained together, because {why}"
+    return plain
+
+
 def explain(engine: Engine) -> str:
     """Say which implementation of `Client.descend` was chosen, and why."""
     native = "" if library() else "; there is no C code: FEDGBO_NATIVE=0, or no compiler when fedgbo was installed"
     return f"Client.descend: {engine.choice}{native}"
 
 
-def _rounds_otherwise(engine: PlainEngine, algorithm: FederatedAlgorithm) -> bool:
-    """Return whether C code takes local steps that differ in their last digits from those of a measured client."""
+def _rounds_otherwise(engine: LocalEngine, algorithm: FederatedAlgorithm) -> bool:
+    """Return whether local steps differ in their last digits from those of a measured client."""
+    if not isinstance(engine, PlainEngine):
+        return True
     return isinstance(engine.descent, SparseDescent) or (isinstance(engine.descent, OneCall) and bool(algorithm.terms))
 
 

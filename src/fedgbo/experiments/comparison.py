@@ -11,9 +11,9 @@ from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.experiments.compare import parse_entries
 from fedgbo.experiments.request import SETTINGS, Request, read_request, same_as_fedavg
 from fedgbo.experiments.results import Section, summary_table
-from fedgbo.reports.charts import Palette, accuracy_chart, curve_chart, extent, on_paper
 from fedgbo.reports.comparison import Paired, baseline_of, versus
-from fedgbo.reports.curves import ROUNDS, SCORES, points
+from fedgbo.reports.curves import ROUNDS, SCORES
+from fedgbo.reports.finding import accuracy_chart, finding_chart
 from fedgbo.reports.load import Group, RunData, checked_config, over_seeds
 from fedgbo.reports.sections import Line, distinct, settings_of, slug, unique
 from fedgbo.reports.table import Table, plain_table
@@ -70,10 +70,8 @@ class Comparison:
         if y not in scores:
             raise ConfigError(unknown("score", y, scores))
         if y == "accuracy":
-            return accuracy_chart(self._groups(), f"{self.task}: test accuracy")
-        rows, names = points(lines, [ROUNDS], [scores[y]]), tuple(line.label for line in lines)
-        chart = curve_chart(rows, Palette(names), names, ROUNDS, scores[y], extent(rows, scores[y]))
-        return on_paper(chart, f"{self.task}: {scores[y].title}", max(len(line.runs) for line in lines))
+            return accuracy_chart(self._groups(), self.task)
+        return finding_chart(lines, ROUNDS, scores[y], f"{self.task}: {scores[y].title}")
 
     def __repr__(self) -> str:
         seeds = max(len(self.results[label]) + len(self.diverged[label]) for label in self.results)

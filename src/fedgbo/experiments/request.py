@@ -71,7 +71,7 @@ class Request(BaseModel):
     sampler: Table | str | None = None
     transforms: list[Table | str] = []
     aggregator: Table | str | None = None
-    engine: Literal["auto", "plain"] | None = None
+    engine: Literal["auto", "plain", "vmap"] | None = None
     keep_best: bool | None = None
 
     @property

@@ -4,6 +4,7 @@ import ctypes
 import functools
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -64,7 +65,7 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
         getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
         network = getattr(loaded, f"fedgbo_network_{kind}")
-        network.argtypes = [address] * 4 + [size] + [address] * 3 + [own] + [address] * 2 + [own] + [address] * 2
+        network.argtypes = [address] * 4 + [size] + [address] * 3 + [own] + [address] * 2 + [own] * 2 + [address] * 2
         network.restype = size
         getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] * 2 + [address] * 3
         getattr(loaded, f"fedgbo_mean_{kind}").argtypes = [size] + [address] * 2 + [ctypes.c_double, address]
@@ -84,16 +85,34 @@ def addresses(step: AffineStep) -> tuple[int | None, int | None, float]:
     return (offset, step.scale.data_ptr(), 0.0) if isinstance(step.scale, Tensor) else (offset, None, step.scale)
 
 
+def step_in_parts(step: AffineStep, y: Tensor, grads: Sequence[tuple[int, Tensor]]) -> bool:
+    """Take the step in place for parts of y, each given by where it begins and its gradient; little Python for each.
+
+    Return False, and do nothing, if there is no C code for it, or if a gradient is not contiguous and of y's type.
+    """
+    native, kind = library() if y.is_cpu and y.dtype in TYPES else None, y.dtype
+    if native is None or not all(grad.dtype is kind and grad.is_contiguous() for _, grad in grads):
+        return False
+    take, size, (first, second, rate) = getattr(native, f"fedgbo_step_{TYPES[kind]}"), y.element_size(), addresses(step)
+    base = y.data_ptr()
+    for begin, grad in grads:
+        at = begin * size
+        take(grad.numel(), base + at, grad.data_ptr(), first and first + at, second and second + at, rate)
+    return True
+
+
 def step_in_place(step: AffineStep, y: Tensor, grad: Tensor, begin: int = 0) -> None:
     """Take the step y <- y - (offset + scale g) in place, for the contiguous parameters from `begin` on."""
-    part = slice(begin, begin + y.numel())
-    offset = step.offset[part] if isinstance(step.offset, Tensor) else step.offset
-    scale = step.scale[part] if isinstance(step.scale, Tensor) else step.scale
     native = library() if y.is_cpu and y.dtype in TYPES else None
     if native is not None:
         take = getattr(native, f"fedgbo_step_{TYPES[y.dtype]}")
-        take(y.numel(), y.data_ptr(), grad.data_ptr(), *addresses(AffineStep(offset, scale)))
+        shift = begin * y.element_size()
+        first, second, rate = addresses(step)  # of vectors, or null pointers
+        take(y.numel(), y.data_ptr(), grad.data_ptr(), first and first + shift, second and second + shift, rate)
         return
+    part = slice(begin, begin + y.numel())
+    offset = step.offset[part] if isinstance(step.offset, Tensor) else step.offset
+    scale = step.scale[part] if isinstance(step.scale, Tensor) else step.scale
     y, grad = y.view(-1), grad.reshape(-1)
     y.sub_(offset)
     if isinstance(scale, Tensor):

@@ -11,6 +11,7 @@
             batch's gradient is put there and params stay
    room     zeros at first, kept from call to call with the same plan
    losses   (steps)
+   entropy  weight of FedMAX's term on the input of the last layer, which must then be linear; 0 for none
    Without room, returns how many reals of it are needed. Returns -1 for a label that is no output's number. */
 
 #include "network_layers.h"
@@ -24,7 +25,8 @@ typedef struct {
     layer layers[LAYERS];
     real *image_grads[2], *batch_grads[2]; /* on the way back, in turns: of a layer's output and of its input */
     real *wide, *some;                     /* room of the layers */
-    real *scores;                    /* (B, filled(outputs)) */
+    real *scores;                          /* (B, filled(outputs)) */
+    real entropy;                          /* weight of FedMAX's term, see `max_entropy` */
 } network;
 
 static int filled(int n) { return (n + LANES - 1) / LANES * LANES; }
@@ -248,6 +250,26 @@ static double squared_error(const network *net, const real *targets, const int64
     return total / count;
 }
 
+/* FedMAX's term, mean over the batch, of the last layer's input a (B, d): KL(uniform || softmax(a)), times its weight.
+   grad (B, stored), where it is needed, gets the term's gradient as well: (softmax(a) - 1/d) times weight / B */
+static double max_entropy(const network *net, real *grad) {
+    const layer *l = &net->layers[net->count - 1];
+    double total = 0;
+    int d = l->C;
+    real weight = net->entropy / net->B;
+    for (int b = 0; b < net->B; b++) {
+        const real *a = l->in + (long)b * l->stored;
+        real top = a[0], sum = 0, mean = 0;
+        for (int n = 1; n < d; n++) top = a[n] > top ? a[n] : top;
+        for (int n = 0; n < d; n += LANES) store(net->some + n, exponential(load(a + n) - all(top)));
+        for (int n = 0; n < d; n++) sum += net->some[n], mean += a[n] / d;
+        total += log((double)sum) + top - mean - log((double)d);
+        for (int n = 0; n < d && grad != NULL; n++)
+            grad[(long)b * l->stored + n] += weight * (net->some[n] / sum - (real)1 / d);
+    }
+    return net->entropy * total / net->B;
+}
+
 /* ---- backward ---- */
 
 static void swap(real **a, real **b) {
@@ -255,8 +277,8 @@ static void swap(real **a, real **b) {
     *a = *b, *b = kept;
 }
 
-/* Gradients of the layers that take a batch; returns where that of the first one's input is */
-static real *backward_batch(const network *net, step s, int needed) {
+/* Gradients of the layers that take a batch; returns where that of the first one's input is, and adds to the loss */
+static real *backward_batch(const network *net, step s, int needed, double *loss) {
     real *grad = net->scores, *to = net->batch_grads[0], *other = net->batch_grads[1];
     for (int i = net->count - 1; i >= net->images; i--) {
         const layer *l = &net->layers[i];
@@ -266,6 +288,7 @@ static real *backward_batch(const network *net, step s, int needed) {
             continue;
         }
         linear_backward(l, net->B, grad, s, net->some, i > needed ? to : NULL);
+        if (net->entropy != 0 && i == net->count - 1) *loss += max_entropy(net, i > needed ? to : NULL);
         grad = to;
         swap(&to, &other);
     }
@@ -311,7 +334,7 @@ static double one_step(const network *net, const real *x, const void *targets, c
     }
     for (int i = net->images; i < net->count; i++) forward_batch(net, i);
     double loss = net->loss == CROSS_ENTROPY ? cross_entropy(net, targets, rows) : squared_error(net, targets, rows);
-    const real *grad = backward_batch(net, s, needed);
+    const real *grad = backward_batch(net, s, needed, &loss);
     if (needed >= net->images) return loss;
     for (int i = needed; i < net->images; i++) {
         const layer *l = &net->layers[i];
@@ -332,11 +355,12 @@ static double one_step(const network *net, const real *x, const void *targets, c
 
 long OF_KIND(fedgbo_network_, )(const int *plan, const real *x, const void *targets, const int64_t *rows, long steps,
                                 real *params, real *grad, const real *start, real pull, const real *offset,
-                                const real *scale, real rate, real *room, double *losses) {
+                                const real *scale, real rate, real entropy, real *room, double *losses) {
     network net;
     real *from[5] = {params, grad, (real *)start, (real *)offset, (real *)scale};
     long used = build(&net, plan, room, room == NULL ? NULL : from);
     if (room == NULL) return used;
+    net.entropy = entropy;
     step s = {pull, rate};
     for (long k = 0; k < steps; k++, rows += net.B) {
         for (int b = 0; b < net.B && net.loss == CROSS_ENTROPY; b++) {

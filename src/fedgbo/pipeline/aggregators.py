@@ -23,14 +23,16 @@ HELD = 32 * 2**20  # bytes of uploads that are added in one pass: several vector
 class ExactSum:
     """A sum of vectors, total + rest, exact unless the terms differ by more than 106 bits can hold."""
 
-    def __init__(self, total: Tensor, rest: Tensor | None = None) -> None:
+    def __init__(self, total: Tensor, rest: Tensor | None = None, home: torch.device | None = None) -> None:
         self.total = total  # (P,) float64
         self.rest = torch.zeros_like(total) if rest is None else rest  # (P,) float64
+        self._home = home or total.device  # of the vectors
 
     @classmethod
     def like(cls, x: Tensor) -> "ExactSum":
-        """Return an empty sum of vectors like this one."""
-        return cls(torch.zeros_like(x, dtype=torch.float64))
+        """Return an empty sum of vectors like this one; it is on the CPU where the device has no float64."""
+        where = torch.device("cpu") if x.device.type == "mps" else x.device
+        return cls(torch.zeros_like(x, dtype=torch.float64, device=where), home=x.device)
 
     def add(self, *vectors: Tensor) -> None:
         """Add vectors of one length and floating type, in one pass."""
@@ -54,11 +56,11 @@ class ExactSum:
         """Return the sum over `weight`, computed in float64 and rounded to `dtype`."""
         native = library() if self.total.is_cpu and dtype in TYPES else None
         if native is None:
-            return ((self.total + self.rest) / weight).to(dtype)
+            return ((self.total + self.rest) / weight).to(self._home, dtype)
         mean = torch.empty_like(self.total, dtype=dtype)
         addresses = self.total.data_ptr(), self.rest.data_ptr()
         getattr(native, f"fedgbo_mean_{TYPES[dtype]}")(self.total.numel(), *addresses, weight, mean.data_ptr())
-        return mean
+        return mean.to(self._home)
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,10 @@ class WeightedSum:
             raise ConfigError(_NAMES.format(", ".join(vectors[0]), ", ".join(self.sums)))
         weights = [self._aggregator.weight(upload) for upload, _ in self._held]
         for name, x in vectors[0].items():
-            terms = [one[name] for one in vectors]
+            total = self.sums.setdefault(name, ExactSum.like(x))
+            terms = [one[name].to(total.total.device) for one in vectors]
             if any(weight != 1 for weight in weights):  # exact for float32 vectors and weights below 2^29
                 terms = [term.to(torch.float64) * weight for term, weight in zip(terms, weights, strict=True)]
-            total = self.sums.setdefault(name, ExactSum.like(x))
             if total.total.shape != x.shape:
                 raise ConfigError(_SHAPES.format(tuple(total.total.shape), tuple(x.shape)))
             total.add(*terms)

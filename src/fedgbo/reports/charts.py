@@ -1,46 +1,19 @@
 """Charts of curves with confidence bands, for the page and for papers. altair draws, vl-convert writes the files."""
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedgbo.core import ConfigError, MissingExtraError, optional
-from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, Point, interval_fields, points
-from fedgbo.reports.load import Group
-from fedgbo.reports.sections import Line
+from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, Point, interval_fields
+from fedgbo.reports.palette import DARK, INK, PAPER, QUIET, RULE, Palette
 
-# Okabe and Ito's colours for the colour-blind, and dashes so that black-and-white print works too.
-COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D00"]
-DASHES = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [8, 2, 2, 2, 2, 2], [10, 4], [4, 2, 1, 2], [3, 5]]
 KINDS = ("png", "svg", "pdf")
-PADDING = {"left": 5, "top": 5, "bottom": 5, "right": 30}  # keeps the legend whole if the font is wider than measured
+PADDING = {"left": 8, "top": 8, "bottom": 8, "right": 16}
 WIDE, NARROW = (640, 400), (270, 180)  # width and height of a single panel, and of one among many
 ROOM = 0.15  # for bands in a panel, as a share of what its lines span
-
-
-@dataclass(frozen=True)
-class Palette:
-    """A colour and a dash for each name, the same in every chart; up to 64 names have distinct pairs."""
-
-    names: tuple[str, ...]
-    colours: tuple[str, ...] = tuple(COLOURS)
-
-    def colour(self, name: str) -> str:
-        return self.colours[self.names.index(name) % len(self.colours)]
-
-    def dash(self, name: str) -> list[int]:
-        i = self.names.index(name)
-        return DASHES[(i + i // len(self.colours)) % len(DASHES)]
-
-    def channels(self, names: Sequence[str], legend: Any) -> tuple[Any, Any]:
-        """Return the altair encodings of colour and dash for these names."""
-        alt = altair()
-        colours = alt.Scale(domain=list(names), range=[self.colour(name) for name in names])
-        dashes = alt.Scale(domain=list(names), range=[self.dash(name) for name in names])
-        colour = alt.Color("algorithm:N", scale=colours, legend=legend)
-        return colour, alt.StrokeDash("algorithm:N", scale=dashes, legend=legend)
 
 
 def extra(module: str, need: str) -> Any:
@@ -56,13 +29,16 @@ def altair() -> Any:
 def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Write the chart in several formats (png, svg, pdf) beside each other; return the files.
 
-    `path` may end in one of these suffixes; any other full stop is part of the name.
+    `path` may end in one of these suffixes; any other full stop is part of the name. An SVG file follows the reader's
+    light or dark mode.
     """
     stem = path.with_suffix("") if path.suffix.lower().removeprefix(".") in KINDS else path
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
     try:
         for file in files:
             chart.save(file, scale_factor=2 if file.suffix == ".png" else 1)
+            if file.suffix == ".svg":
+                file.write_text(with_dark_mode(file.read_text(encoding="utf-8")), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {file}: {error.strerror}; choose another place") from error
     except (ImportError, ValueError) as error:
@@ -70,25 +46,35 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
     return files
 
 
+def with_dark_mode(svg: str) -> str:
+    """Add a style sheet that replaces the colours of paper, text and rules where the reader prefers dark pages."""
+    rules = "".join(f'[{part}="{a}"]{{{part}:{b}}}' for a, b in DARK.items() for part in ("fill", "stroke"))
+    head, end, rest = svg.partition(">")
+    return f"{head}{end}<style>@media (prefers-color-scheme:dark){{{rules}}}</style>{rest}"
+
+
 def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
-    """Add a title, and the grid and legend that all charts share."""
-    chart = chart.properties(title=altair().Title(title, subtitle=subtitle, anchor="start"), padding=PADDING)
-    chart = chart.configure_axis(grid=True, gridOpacity=0.4)
-    return chart.configure_legend(labelFontSize=12, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
+    """Add a title, and the fonts, grid and legend that all charts share."""
+    text = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 400}
+    told = altair().Title(
+        title, subtitle=subtitle, anchor="start", offset=14, fontSize=17, subtitleFontSize=12, subtitlePadding=5,
+        color=INK, subtitleColor=QUIET,
+    )  # fmt: skip
+    chart = chart.properties(title=told, padding=PADDING, background=PAPER).configure(font="sans-serif")
+    chart = chart.configure_axis(**text, gridColor=RULE, gridOpacity=0.6, domainColor=QUIET, tickColor=QUIET)
+    chart = chart.configure_view(stroke=None).configure_title(color=INK)
+    return chart.configure_legend(**text, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
 
 
 def bands(seeds: int) -> str:
     """Explain lines and bands.
 
-    >>> bands(1)
-    'one seed'
+    >>> bands(1), bands(2)
+    ('one seed', 'mean of 2 seeds')
     """
-    return f"mean of {seeds} seeds, bands: 95% confidence interval" if seeds > 1 else "one seed"
-
-
-def on_paper(chart: Any, title: str, seeds: int) -> Any:
-    """Give a chart of curves its title and size on paper."""
-    return titled(chart.properties(width=WIDE[0], height=WIDE[1]), title, bands(seeds))
+    if seeds < 3:
+        return "one seed" if seeds == 1 else f"mean of {seeds} seeds"
+    return f"mean of {seeds} seeds; bands of FedAvg and FedGBO: 95% confidence interval"
 
 
 def embedded(chart: Any) -> dict[str, Any]:
@@ -114,15 +100,6 @@ def extent(rows: Sequence[Point], y: Axis, room: float = math.inf) -> list[float
     return [bottom - margin, top + margin]
 
 
-def accuracy_chart(groups: Sequence[Group], title: str) -> Any:
-    """Return an altair chart of mean accuracy over seeds against rounds."""
-    rows = points([Line(group.label, group.runs) for group in groups], [ROUNDS], SCORES[:1])
-    names = tuple(group.label for group in groups)
-    floor = 10 * (max(row["accuracy"] for row in rows) // 20)  # shows the upper half of the accuracies
-    chart = curve_chart(rows, Palette(names), names, ROUNDS, SCORES[0], [floor, 100])
-    return on_paper(chart, title, max(len(group.runs) for group in groups))
-
-
 def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], value: str, factor: float = 1.0) -> Any:
     """Return an altair chart of panels in rows and columns, with one legend.
 
@@ -131,68 +108,83 @@ def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], va
     alt = altair()
     rows, columns = (list(dict.fromkeys(getattr(c, key) for c in curves)) for key in ("row", "column"))
     fullest = max(curves, key=lambda c: sum((o.row, o.column) == (c.row, c.column) for o in curves))
-    first = [c.series for c in curves if (c.row, c.column) == (fullest.row, fullest.column)]  # orders the legend
-    series = list(dict.fromkeys([*first, *(c.series for c in curves)]))
+    first = [c for c in curves if (c.row, c.column) == (fullest.row, fullest.column)]  # orders the legend
+    palette = Palette({c.series: c.algorithm or c.series.lower() for c in [*first, *curves]})
     width, height = NARROW if len(rows) * len(columns) > 1 else WIDE
-    palette, y, lines = Palette(tuple(series)), Axis("mean", value), []
+    y, most = Axis("mean", value), 100.0 if factor == 100 else math.inf
+    legend, lines = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1), []
     for row in rows:
         panels = []
         for column in columns:
             here = [c for c in curves if (c.row, c.column) == (row, column)]
             dots = [
-                {"algorithm": c.series, "round": at, **interval_fields("mean", factor * mean, factor * half)}
+                {"algorithm": c.series, "round": at, **interval_fields("mean", factor * mean, factor * half, most)}
                 for c in here
                 for at, mean, half in zip(c.rounds.tolist(), c.mean.tolist(), c.half.tolist(), strict=True)
             ]
-            panel = curve_chart(dots, palette, series, ROUNDS, y, extent(dots, y, ROOM))
+            scale = alt.Scale(nice=True, domain=extent(dots, y, ROOM))
+            across = alt.X("round:Q", title=ROUNDS.title, axis=round_axis())
+            panel = line_layers(dots, palette, across, y, scale, legend)
             name = ", ".join(part for part in (row, column) if part)
             panels.append(panel.properties(width=width, height=height, title=name))
         lines.append(alt.hconcat(*panels))
     return titled(alt.vconcat(*lines), title, list(subtitle))
 
 
-def curve_chart(
-    rows: Sequence[Point], palette: Palette, names: Sequence[str], x: Axis, y: Axis, domain: list[float]
-) -> Any:
-    """Return an altair chart of `y` against `x`, a line and a band for each name; `domain` is the range of `y`."""
+def round_axis() -> Any:
+    """Return an axis whose ticks are whole numbers."""
+    return altair().Axis(labelOverlap="greedy", labelFlush=False, tickCount=8, tickMinStep=1, format=",d")
+
+
+def line_layers(rows: Sequence[Point], palette: Palette, x: Any, y: Axis, scale: Any, legend: Any = None) -> Any:
+    """Return an altair chart of a line for each label, and bands for `palette.bands`; `x` is an encoding."""
     alt = altair()
-    whole = {"tickMinStep": 1, "format": "d"} if x.key == ROUNDS.key else {}
-    across = alt.X(f"{x.key}:Q", title=x.title, axis=alt.Axis(labelOverlap="greedy", labelSeparation=12, **whole))
-    channels = palette.channels(names, alt.Legend(title=None, symbolType="stroke", symbolOpacity=1))
-    return _layers(rows, channels, across, y, domain)
+    names = list(palette.algorithms)
+    colour = colours(palette, legend)
+    dashes = alt.Scale(domain=names, range=[palette.dash(name) for name in names])
+    widths = json.dumps({name: palette.width(name) for name in names})
+    drawn = palette.back_to_front(rows)
+    base = alt.Chart(alt.Data(values=drawn)).encode(x=x, color=colour)
+    chosen = alt.condition(
+        f"indexof({json.dumps(list(palette.bands))}, datum.algorithm) >= 0", alt.value(0.15), alt.value(0)
+    )
+    low = alt.Y(f"{y.key}_low:Q", title=y.title, scale=scale)
+    band = base.mark_area(clip=True).encode(y=low, y2=f"{y.key}_high:Q", opacity=chosen)  # a filter may leave no data
+    line = base.transform_calculate(width=f"{widths}[datum.algorithm]").mark_line(clip=True, strokeJoin="round")
+    line = line.encode(
+        y=alt.Y(f"{y.key}:Q", title=y.title, scale=scale),
+        strokeDash=alt.StrokeDash("algorithm:N", scale=dashes, legend=legend),
+        strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
+    )
+    return alt.layer(band, line)
 
 
-def live_chart(
-    rows: Sequence[Point], palette: Palette, names: Sequence[str], costs: Sequence[Axis], y: Axis
-) -> dict[str, Any]:
+def live_chart(rows: Sequence[Point], palette: Palette, costs: Sequence[Axis], y: Axis) -> dict[str, Any]:
     """Return the specification of the page's chart of these rows, without them, against the first of the costs.
 
     The page sets the signal `shown` to the algorithms to show, and may replace the field and the title of x.
     """
     alt = altair()
     told = {y.key: y.title, f"{y.key}_low": "95% interval from", f"{y.key}_high": "to", "seeds": "seeds"}
-    told |= {cost.key: cost.title for cost in costs if all(cost.key in row for row in rows)}
+    told |= {cost.key: cost.title for cost in costs}
+    told = {key: title for key, title in told.items() if all(key in row for row in rows)}
     tooltip = ["algorithm:N", *(alt.Tooltip(f"{key}:Q", title=title, format=".4~g") for key, title in told.items())]
     near = alt.selection_point(name="near", nearest=True, on="pointerover", clear="pointerout", empty=False)
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom="wheel![event.shiftKey || event.ctrlKey]")
     across = alt.X(f"{costs[0].key}:Q", title=costs[0].title)
-    colour, dash = palette.channels(names, None)
-    layers = _layers([], (colour, dash), across, y, extent(rows, y))
+    layers = line_layers([], palette, across, y, alt.Scale(nice=True, domain=extent(rows, y)))
     opacity = alt.condition(near, alt.value(1), alt.value(0))
     dots = alt.Chart().mark_point(filled=True, size=60, clip=True).add_params(near)
-    dots = dots.encode(x=across, y=f"{y.key}:Q", color=colour, opacity=opacity, tooltip=tooltip)
+    dots = dots.encode(x=across, y=f"{y.key}:Q", color=colours(palette), opacity=opacity, tooltip=tooltip)
     layers.layer[1] = layers.layer[1].add_params(zoom)
-    chart = (layers + dots).add_params(alt.param(name="shown", value=list(names)))
+    chart = (layers + dots).add_params(alt.param(name="shown", value=list(palette.algorithms)))
     chart = chart.transform_filter("indexof(shown, datum.algorithm) >= 0").properties(width="container", height=380)
     return {key: value for key, value in embedded(chart).items() if key not in ("data", "datasets")}
 
 
-def _layers(rows: Sequence[Point], channels: tuple[Any, Any], x: Any, y: Axis, domain: list[float]) -> Any:
+def colours(palette: Palette, legend: Any = None) -> Any:
+    """Return the altair encoding of an algorithm's colour."""
     alt = altair()
-    colour, dash = channels
-    scale = alt.Scale(nice=True, domain=domain)
-    base = alt.Chart(alt.Data(values=list(rows))).encode(x=x, color=colour)
-    low = alt.Y(f"{y.key}_low:Q", title=y.title, scale=scale)
-    band = base.mark_area(opacity=0.12, clip=True).encode(y=low, y2=f"{y.key}_high:Q")
-    line = base.mark_line(strokeWidth=2, clip=True).encode(y=alt.Y(f"{y.key}:Q", scale=scale), strokeDash=dash)
-    return alt.layer(band, line)
+    names = list(palette.algorithms)
+    scale = alt.Scale(domain=names, range=[palette.colour(name) for name in names])
+    return alt.Color("algorithm:N", scale=scale, legend=legend)

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from fedgbo.core import ConfigError
+from fedgbo.core import ConfigError, stream
 from fedgbo.reports.load import Floats, Group
+from fedgbo.reports.palette import shown_names
 from fedgbo.reports.table import Cell, quantity
 
+FEWEST_SEEDS = 3  # for an interval of a ratio, and for a band in a picture
+RESAMPLES = 10_000
 ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
 COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
 BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Fewer rounds", "Difference to FedAvg")
@@ -51,6 +54,20 @@ class Effort:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """FedAvg's rounds to its best accuracy, divided by the rounds of another algorithm to that accuracy."""
+
+    value: float
+    low: float | None = None  # the 95% bootstrap interval over seeds; 0: not reached. None with fewer than three seeds
+    high: float | None = None
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out 1, no difference."""
+        return self.low is not None and self.high is not None and not self.low <= 1 <= self.high
+
+
+@dataclass(frozen=True)
 class Summary:
     """The results of one algorithm."""
 
@@ -61,6 +78,51 @@ class Summary:
     best: Effort  # to reach it
     match: Effort | None  # to match the baseline's best; None if never
     versus: Paired | None = None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
+    algorithm: str = ""
+    fewer: Ratio | None = None  # the baseline's rounds divided by its own; None if never, or before the first round
+
+
+@dataclass(frozen=True)
+class Finding:
+    """FedGBO compared with FedAvg by the rounds to FedAvg's best accuracy."""
+
+    baseline: Summary
+    ours: Summary
+    name: str  # of FedGBO in a sentence
+
+    @property
+    def seeds(self) -> str:
+        """The number of seeds that both have, in words."""
+        return number_word(min(self.ours.seeds, self.baseline.seeds))
+
+    @property
+    def headline(self) -> str:
+        """The finding in a few words, for a picture."""
+        fewer = self.ours.fewer
+        if fewer is None:
+            return f"{self.name} {self._without_ratio} ({self.seeds})"
+        if fewer.low is not None and not fewer.clear:
+            return f"{self.name} and FedAvg: no clear difference in rounds ({self.seeds})"
+        return f"{self.name} reached FedAvg's best accuracy in {times(fewer.value)} ({self.seeds})"
+
+    @property
+    def sentence(self) -> str:
+        """The finding with its numbers and its interval."""
+        fewer, goal = self.ours.fewer, f"({self.baseline.accuracy:.1%})"
+        if fewer is None or self.ours.match is None:
+            return f"{self.name} {self._without_ratio} {goal}, {self.seeds}."
+        rounds = f"{self.ours.match.round:,} instead of {self.baseline.best.round:,}"
+        said = f"{self.name} reached FedAvg's best accuracy {goal} in {times(fewer.value)} ({rounds})"
+        if fewer.low is None or fewer.high is None:
+            return f"{said}, {self.seeds}: too few for an interval."
+        low = f"{fewer.low:.1f}x" if fewer.low else "not reached"
+        interval = f"95% interval {low} to {fewer.high:.1f}x, {self.seeds}"
+        return f"{said}, {interval}." if fewer.clear else f"{said}, but this may be chance: {interval}."
+
+    @property
+    def _without_ratio(self) -> str:
+        never = self.ours.match is None
+        return "did not reach FedAvg's best accuracy" if never else "had FedAvg's best accuracy before the first round"
 
 
 def confidence(values: Floats) -> Floats:
@@ -97,39 +159,106 @@ def baseline_of(groups: Sequence[Group]) -> Group | None:
     return max(plain, key=lambda group: float(group.accuracy.mean(axis=0).max()), default=None)
 
 
+def fewer_rounds(group: Group, baseline: Group) -> Ratio | None:
+    """Return the ratio of rounds to the baseline's best accuracy; None if the group never has it, or from the start.
+
+    The interval is the bootstrap's: seeds are drawn with replacement, the same ones for both, and everything, the
+    baseline's best accuracy included, is computed anew from the mean curves of the draw.
+    """
+    value = float(_ratios(group, baseline, group.accuracy.mean(axis=0)[None], baseline.accuracy.mean(axis=0)[None])[0])
+    if not value or np.isinf(value):
+        return None
+    places = [{run.config.seed: i for i, run in enumerate(g.runs)} for g in (group, baseline)]
+    seeds = sorted(places[0].keys() & places[1].keys())
+    if len(seeds) < FEWEST_SEEDS:
+        return Ratio(value)
+    n = len(seeds)
+    weights = stream(0, "bootstrap").multinomial(n, [1 / n] * n, size=RESAMPLES) / n  # (resamples, seeds)
+    ours, theirs = (
+        weights @ g.accuracy[[place[seed] for seed in seeds]]
+        for g, place in zip((group, baseline), places, strict=True)
+    )
+    low, high = np.quantile(_ratios(group, baseline, ours, theirs), [0.025, 0.975], method="inverted_cdf")
+    return Ratio(value, float(low), float(high))
+
+
+def _ratios(group: Group, baseline: Group, ours: Floats, theirs: Floats) -> Floats:
+    """Return ratios of rounds for several pairs of curves, (resamples, R) each; 0 where a goal is not reached."""
+    best = theirs.argmax(axis=1)
+    reached = ours >= theirs.max(axis=1, keepdims=True) - ROUNDING
+    rounds = np.where(reached.any(axis=1), group.rounds[reached.argmax(axis=1)], np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios: Floats = np.nan_to_num(
+            baseline.rounds[best] / rounds, nan=np.inf, posinf=np.inf
+        )  # 0 / 0: from the start
+    return ratios
+
+
 def summarise(groups: Sequence[Group]) -> list[Summary]:
-    """Summarise each group; `match` and `versus` compare with the baseline's best, where there is a baseline."""
+    """Summarise each group; `match`, `versus` and `fewer` compare with the baseline's best, where there is one."""
     baseline = baseline_of(groups)
     goal = np.inf if baseline is None else baseline.accuracy.mean(axis=0).max() - ROUNDING
     summaries = []
     for group in groups:
         mean, best = group.accuracy.mean(axis=0), _best(group)
         half, reached = float(confidence(group.accuracy)[best]), np.flatnonzero(mean >= goal)
-        interval = None if np.isnan(half) else half
-        match = _effort(group, int(reached[0])) if reached.size else None
-        difference = None if baseline is None or baseline is group else versus(group, baseline)
-        accuracy, effort = float(mean[best]), _effort(group, best)
-        summaries.append(Summary(group.label, len(group.runs), accuracy, interval, effort, match, difference))
+        rival = None if baseline is None or baseline is group else baseline
+        row = Summary(
+            label=group.label,
+            seeds=len(group.runs),
+            accuracy=float(mean[best]),
+            interval=None if np.isnan(half) else half,
+            best=_effort(group, best),
+            match=_effort(group, int(reached[0])) if reached.size else None,
+            versus=None if rival is None else versus(group, rival),
+            algorithm=str(group.runs[0].config.algorithm["name"]),
+            fewer=None if rival is None else fewer_rounds(group, rival),
+        )
+        summaries.append(row)
     return summaries
 
 
-def conclusion(summaries: Sequence[Summary]) -> list[str]:
-    """Compare FedGBO with FedAvg, in one sentence for each optimiser."""
-    plain = [row for row in summaries if row.label.partition(" ")[0] == "fedavg"]  # their settings may differ
+def findings(summaries: Sequence[Summary]) -> list[Finding]:
+    """Compare each FedGBO with FedAvg; of several FedAvgs with different settings, the most accurate."""
+    named = [row.algorithm or row.label.partition(" ")[0].partition("-")[0].lower() for row in summaries]
+    plain = [row for row, name in zip(summaries, named, strict=True) if name == "fedavg"]
     baseline = max(plain, key=lambda row: row.accuracy, default=None)
     if baseline is None:
         return []
-    lines, best = [], f"FedAvg's best accuracy ({baseline.accuracy:.1%}, round {baseline.best.round})"
-    for row in (row for row in summaries if row.label.startswith("fedgbo")):
-        if row.match is None:
-            lines.append(f"{row.label} did not reach {best}.")
-        elif not row.match.round:
-            lines.append(f"{row.label} had {best} before the first round.")
-        else:
-            rounds = f"{baseline.best.round / row.match.round:.1f}x fewer rounds"
-            upload = f"{baseline.best.upload_bytes / row.match.upload_bytes:.1f}x less upload"
-            lines.append(f"{row.label} reached {best} at round {row.match.round}: {rounds}, {upload}.")
-    return lines
+    shown = shown_names([row.label for row in summaries], named)
+    every = zip(summaries, named, shown, strict=True)
+    return [Finding(baseline, row, title) for row, name, title in every if name == "fedgbo"]
+
+
+def finding(summaries: Sequence[Summary]) -> Finding | None:
+    """Compare the most accurate FedGBO with FedAvg; None where one of them is missing."""
+    return max(findings(summaries), key=lambda found: found.ours.accuracy, default=None)
+
+
+def conclusion(summaries: Sequence[Summary]) -> list[str]:
+    """Compare FedGBO with FedAvg, in one sentence for each FedGBO."""
+    return [found.sentence for found in findings(summaries)]
+
+
+def times(ratio: float) -> str:
+    """Say how many fewer rounds were needed.
+
+    >>> times(1.58), times(0.5), times(1.0)
+    ('1.6x fewer rounds', '2.0x more rounds', 'the same number of rounds')
+    """
+    if ratio == 1:
+        return "the same number of rounds"
+    return f"{ratio:.1f}x fewer rounds" if ratio > 1 else f"{1 / ratio:.1f}x more rounds"
+
+
+def number_word(seeds: int) -> str:
+    """Write a number of seeds.
+
+    >>> number_word(1), number_word(10), number_word(20)
+    ('one seed', 'ten seeds', '20 seeds')
+    """
+    words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    return f"{words[seeds] if seeds < len(words) else seeds} seed{'' if seeds == 1 else 's'}"
 
 
 def cost_columns(against: bool) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedgbo.core import RunFolderError
-from fedgbo.reports.comparison import confidence
+from fedgbo.reports.comparison import FEWEST_SEEDS, confidence
 from fedgbo.reports.load import Floats, RunData, over_seeds
 from fedgbo.reports.sections import Line
 from fedgbo.reports.table import numbers_csv
@@ -35,21 +35,33 @@ class Curve:
     series: str
     rounds: Floats  # (R,)
     mean: Floats  # (R,)
-    half: Floats  # (R,), of the 95% interval; NaN with a single seed
+    half: Floats  # (R,), of the 95% interval; NaN with fewer than three seeds
     seeds: int
+    algorithm: str = ""  # decides the colour; the series in lower case if it is not given
 
 
 ROUNDS = Axis("round", "communication rounds")
 BYTES = [(1024.0**i, f"{prefix}B") for i, prefix in enumerate(["", "Ki", "Mi", "Gi", "Ti", "Pi"])]
 FLOPS = [(1000.0**i, f"{prefix}FLOPs") for i, prefix in enumerate(["", "k", "M", "G", "T", "P", "E"])]
-TIME = [(1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours")]
-COSTS = (  # field, title, units with their sizes
-    (ROUNDS.key, ROUNDS.title, [(1.0, "")]),
-    ("upload_bytes", "upload of all clients", BYTES),
-    ("download_bytes", "download of all clients", BYTES),
-    ("flops", "computation of all clients", FLOPS),
-    ("simulated_seconds", "simulated time", TIME),
-    ("seconds", "wall-clock time", TIME),
+SECONDS = [(1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours")]
+
+
+class Cost(NamedTuple):
+    """A cost that scores can be drawn against."""
+
+    key: str  # the field of a record
+    title: str
+    units: Sequence[tuple[float, str]]  # with their sizes, from the smallest
+    saving: str  # how a picture names less of it
+
+
+COSTS = (  # a line here adds an axis to the page, the figures and TensorBoard
+    Cost(ROUNDS.key, ROUNDS.title, [(1.0, "")], "fewer rounds"),
+    Cost("upload_bytes", "upload of all clients", BYTES, "less upload"),
+    Cost("download_bytes", "download of all clients", BYTES, "less download"),
+    Cost("flops", "computation of all clients", FLOPS, "less computation"),
+    Cost("simulated_seconds", "simulated time", SECONDS, "less simulated time"),
+    Cost("seconds", "wall-clock time", SECONDS, "less time"),
 )
 SCORES = (Axis("accuracy", "test accuracy (%)", 0.01), Axis("loss", "test loss"), Axis("train_loss", "training loss"))
 DRIFT = (
@@ -66,13 +78,19 @@ DRIFT = (
 
 
 def curve(
-    runs: Sequence[RunData], value: Callable[[Record], float | None], *, row: str, column: str, series: str
+    runs: Sequence[RunData],
+    value: Callable[[Record], float | None],
+    *,
+    row: str,
+    column: str,
+    series: str,
+    algorithm: str = "",
 ) -> Curve:
     """Average runs that differ in their seed, at the rounds where all of them have a value."""
     rounds, values = over_seeds(runs, value)
     if not rounds.size:
         raise RunFolderError(f"{runs[0].path} has nothing to draw: its records lack what this picture shows")
-    return Curve(row, column, series, rounds, values.mean(axis=0), confidence(values), len(runs))
+    return Curve(row, column, series, rounds, values.mean(axis=0), _half(values), len(runs), algorithm)
 
 
 def curves_csv(curves: Sequence[Curve], heading: str, names: tuple[str, str, str, str]) -> str:
@@ -90,7 +108,7 @@ def curves_csv(curves: Sequence[Curve], heading: str, names: tuple[str, str, str
 def cost_axes(lines: Sequence[Line]) -> list[Axis]:
     """Return the costs that all seeds of at least one line have, each in the unit that suits the largest value."""
     axes = []
-    for key, title, units in COSTS:
+    for key, title, units, _ in COSTS:
         totals = [values for line in lines if (values := _values(line, Axis(key, title))[1]).size]
         if totals:
             size, unit = unit_for(max(float(values.max()) for values in totals), units)
@@ -105,6 +123,16 @@ def unit_for(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float,
     ((1048576.0, 'MiB'), (1000000000000.0, 'TFLOPs'))
     """
     return [unit for unit in units if unit[0] <= largest or unit is units[0]][-1]
+
+
+def saving(x: Axis, ratio: float) -> str:
+    """Say how much less of a cost was needed.
+
+    >>> saving(ROUNDS, 1.58), saving(Axis("flops", ""), 0.5)
+    ('1.6x fewer rounds', '2.0x more computation')
+    """
+    less = next(cost.saving for cost in COSTS if cost.key == x.key)
+    return f"{ratio:.1f}x {less}" if ratio >= 1 else f"{1 / ratio:.1f}x more {less.partition(' ')[2]}"
 
 
 def measured(axes: Sequence[Axis], lines: Sequence[Line]) -> list[Axis]:
@@ -124,9 +152,10 @@ def points(lines: Iterable[Line], costs: Sequence[Axis], scores: Sequence[Axis])
     for i, line in enumerate(lines):
         for axis in scores:
             rounds, values = _values(line, axis)
-            for t, mean, half in zip(rounds, values.mean(axis=0), confidence(values), strict=True):
+            for t, mean, half in zip(rounds, values.mean(axis=0), _half(values), strict=True):
                 point = found.setdefault((i, int(t)), {"algorithm": line.label, "seeds": len(line.runs)})
-                point |= {key: _rounded(value) for key, value in interval_fields(axis.key, mean, half).items()}
+                fields = interval_fields(axis.key, mean, half, 100.0 if axis == SCORES[0] else np.inf)
+                point |= {key: _rounded(value) for key, value in fields.items()}
         for axis in costs:
             rounds, values = _values(line, axis)
             for t, mean in zip(rounds.astype(int).tolist(), values.mean(axis=0), strict=True):
@@ -135,9 +164,21 @@ def points(lines: Iterable[Line], costs: Sequence[Axis], scores: Sequence[Axis])
     return [found[at] for at in sorted(found)]
 
 
-def interval_fields(key: str, mean: float, half: float) -> Point:
-    """Return the fields of a point for a mean and, with more than one seed, the ends of its interval."""
-    return {key: mean} | ({} if np.isnan(half) else {f"{key}_low": mean - half, f"{key}_high": mean + half})
+def interval_fields(key: str, mean: float, half: float, most: float = np.inf) -> Point:
+    """Return the fields of a point for a mean and, where there is one, its interval, within what is possible.
+
+    `most` is the largest possible value; where there is one, the smallest is 0.
+    """
+    if np.isnan(half):
+        return {key: mean}
+    least = -np.inf if np.isinf(most) else 0.0
+    return {key: mean, f"{key}_low": max(mean - half, least), f"{key}_high": min(mean + half, most)}
+
+
+def _half(values: Floats) -> Floats:
+    """Return half of the 95% interval over seeds (R,); NaN with fewer than three, whose intervals say nothing."""
+    half: Floats = confidence(values) if len(values) >= FEWEST_SEEDS else np.full(values.shape[1:], np.nan)
+    return half
 
 
 def _values(line: Line, axis: Axis) -> tuple[Floats, Floats]:

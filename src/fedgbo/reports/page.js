@@ -41,7 +41,7 @@ function specification(chart, data) {
     if (logY) layer.encoding.y.scale = { type: "log", domain: [Math.min(...points.map((p) => p[y])) / 1.2, highest] };
   }
   if (logY) spec.transform.push({ calculate: `max(datum["${y}_low"], datum["${y}"] / 100)`, as: `${y}_low` });
-  if (!bands) spec.layer[0].mark.opacity = 0;
+  if (!bands) spec.layer[0].encoding.opacity = { value: 0 };
   return { ...spec, data: { values: points }, config: structuredClone(CONFIG), description: data.description };
 }
 
@@ -90,7 +90,7 @@ function interactive(chart) {
 }
 
 const drawings = [...document.querySelectorAll(".chart")].map((chart) =>
-  chart.classList.contains("heat")
+  chart.classList.contains("still")
     ? vegaEmbed(chart.querySelector(".plot"), { ...readable(chart).spec, config: structuredClone(CONFIG) }, OPTIONS)
     : interactive(chart),
 );

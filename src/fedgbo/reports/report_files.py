@@ -7,6 +7,7 @@ security policy forbids all requests and all scripts but ours, in case text of a
 import base64
 import hashlib
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -17,15 +18,28 @@ from typing import Any
 
 import numpy as np
 
-from fedgbo.reports.charts import COLOURS, Palette, altair, curve_chart, extent, extra, live_chart, on_paper, save_chart
-from fedgbo.reports.comparison import baseline_of, cost_columns, cost_lines, cost_remarks, summarise
+from fedgbo.core import RunFolderError
+from fedgbo.reports.charts import altair, colours, embedded, extra, live_chart, save_chart
+from fedgbo.reports.comparison import (
+    baseline_of,
+    conclusion,
+    cost_columns,
+    cost_lines,
+    cost_remarks,
+    finding,
+    summarise,
+)
 from fedgbo.reports.curves import DRIFT, SCORES, Axis, Point, cost_axes, measured, points
+from fedgbo.reports.finding import bar_layers, finding_chart, rounds_to_target
 from fedgbo.reports.label_skew import Labels, Skew, live_skew_chart, skew_chart
 from fedgbo.reports.load import RunProblem, flatten
-from fedgbo.reports.sections import Section, differing, palette_order, shared_settings
+from fedgbo.reports.palette import Palette
+from fedgbo.reports.sections import Section, differing, shared_settings
 from fedgbo.reports.table import Cell, Table, latex, markdown, numbers_csv
 from fedgbo.runs.files import write_atomic
+from fedgbo.runs.folder import RunFolder
 
+MACHINE = ("platform", "cpu", "kernel")  # of the versions in run.json, those that tell about the machine
 CLIENT_METRIC = re.compile(r"clients\.(?!loss\.).*\.mean")  # of a record's scores
 MOST, FEWEST = 2400, 100  # most points of a chart (a browser needs an element for each), fewest of a line in it
 
@@ -41,12 +55,25 @@ def build_page(
     scripts = [_library(), script]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
-    palette = Palette(palette_order(sections), tuple(f"var(--c{i})" for i in range(len(COLOURS))))
-    contents = [_content(section, known, palette) for section, known in zip(sections, labels, strict=True)]
+    contents = [_content(section, known) for section, known in zip(sections, labels, strict=True)]
     options = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     template = jinja2.Environment(undefined=jinja2.StrictUndefined, **options).from_string(html)
-    shown = {"title": title, "problems": problems, "sections": contents, "palette": palette}
+    shown = {"title": title, "problems": problems, "sections": contents, "origin": origin(sections)}
     return str(template.render(style=style, scripts=scripts, hashes=hashes, **shown))
+
+
+def origin(sections: Sequence[Section]) -> list[str]:
+    """Say when the runs ended, with which versions and on which machine, as far as their folders know."""
+    found: dict[str, list[float]] = {}
+    for run in (run for section in sections for line in section.lines for run in line.runs):
+        try:
+            known, ended = RunFolder(run.path).versions(), (run.path / "metrics.jsonl").stat().st_mtime
+        except (OSError, RunFolderError):  # the runs are those of a file, or were moved
+            continue
+        packages = [f"{name} {known[name]}" for name in ("fedgbo", "torch", "python") if name in known]
+        found.setdefault(", ".join([*packages, *(known[key] for key in MACHINE if key in known)]), []).append(ended)
+    last = {about: time.strftime("%d %B %Y", time.gmtime(max(ends))).lstrip("0") for about, ends in found.items()}
+    return [f"{len(found[about])} runs, the last of {day}: {about}" for about, day in last.items()]
 
 
 def thinned(rows: Sequence[Point], most: int) -> list[Point]:
@@ -58,12 +85,20 @@ def thinned(rows: Sequence[Point], most: int) -> list[Point]:
     return drawn
 
 
-def _content(section: Section, labels: Labels, palette: Palette) -> dict[str, Any]:
+def _content(section: Section, labels: Labels) -> dict[str, Any]:
+    summaries = summarise(section.groups())
+    found = finding(summaries)
+    two = () if found is None else (found.baseline.label, found.ours.label)
+    palette = Palette({line.label: line.algorithm for line in section.lines}, "var(--fedavg)", two)
     charts = {"Curves": measured(SCORES, section.lines), "Client drift": measured(DRIFT, section.lines)}
     return {
         "about": section,
+        "palette": palette,
+        "results": conclusion(summaries),
         "members": [run for line in section.lines for run in line.runs],
         "curves": [_chart(section, palette, heading, axes) for heading, axes in charts.items() if axes],
+        "goal": found and f"{found.baseline.accuracy:.1%}",
+        "bars": found and {"spec": _bars(rounds_to_target(summaries, found), palette)},
         "costs": cost_table(section),
         "clients": clients_table(section),
         "settings": settings_table(section),
@@ -74,20 +109,30 @@ def _content(section: Section, labels: Labels, palette: Palette) -> dict[str, An
     }
 
 
+def _bars(rows: Sequence[Point], palette: Palette) -> dict[str, Any]:
+    chart = bar_layers(rows, colours(palette), "var(--quiet)", "var(--ink)")
+    return embedded(chart.properties(width="container", height=28 * len(rows)))
+
+
 def _chart(section: Section, palette: Palette, heading: str, scores: Sequence[Axis]) -> dict[str, Any]:
     costs, names = cost_axes(section.lines), [line.label for line in section.lines]
     rows = points(section.lines, costs, scores)
-    drawn = thinned(rows, max(FEWEST, MOST // len(section.lines)))
+    drawn = palette.back_to_front(thinned(rows, max(FEWEST, MOST // len(section.lines))))
     described = f"{section.title}: {scores[0].title} of {', '.join(names)}. The numbers are in the table of costs."
-    specs = {axis.key: live_chart(rows, palette, names, costs, axis) for axis in scores}
+    banded = {row["algorithm"] for row in rows if f"{scores[0].key}_low" in row}
     return {
         "id": f"{section.slug}-{heading.split()[-1].lower()}",
         "heading": heading,
         "names": names,
+        "bands": [name for name in palette.bands if name in banded],
         "costs": costs,
         "scores": scores,
         "thinned": len(drawn) < len(rows),
-        "data": {"points": drawn, "specs": specs, "description": described},
+        "data": {
+            "points": drawn,
+            "specs": {axis.key: live_chart(rows, palette, costs, axis) for axis in scores},
+            "description": described,
+        },
     }
 
 
@@ -126,12 +171,15 @@ def clients_table(section: Section) -> Table | None:
 
 
 def settings_table(section: Section) -> Table:
-    """Return the settings of each line, with a column for each setting that is not the same for all."""
+    """Return the settings of each line in which they are not all the same, as one text."""
     names = [name for name in differing([line.settings for line in section.lines]) if name != "algorithm"]
-    texts = [(line.label, *(line.settings.get(name, "") for name in names)) for line in section.lines]
-    rows = tuple(tuple(map(Cell, row)) for row in texts)
+    rows = [
+        (line.label, ", ".join(f"{name} = {line.settings[name]}" for name in names if name in line.settings))
+        for line in section.lines
+    ]
     title = f"{section.title}: settings in which the runs differ"
-    return Table(f"{section.slug}-settings", title, ("Algorithm", *names), rows, measured=True)
+    cells = tuple(tuple(map(Cell, row)) for row in rows)
+    return Table(f"{section.slug}-settings", title, ("Algorithm", "Settings"), cells, measured=True)
 
 
 def runs_table(section: Section) -> Table:
@@ -157,9 +205,9 @@ def _library() -> str:
 def write_figures(sections: Sequence[Section], labels: Sequence[Labels], folder: Path) -> list[Path]:
     """Write the charts and tables of the page into a folder; return the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    palette, written = Palette(palette_order(sections)), []
+    written: list[Path] = []
     for section, known in zip(sections, labels, strict=True):
-        for name, chart in _figures(section, known, palette).items():
+        for name, chart in _figures(section, known).items():
             written += save_chart(chart, folder / f"{section.slug}-{name}", ["png", "svg", "pdf"])
         for name, text in _texts(section).items():
             written.append(folder / f"{section.slug}-{name}")
@@ -167,16 +215,12 @@ def write_figures(sections: Sequence[Section], labels: Sequence[Labels], folder:
     return written
 
 
-def _figures(section: Section, labels: Labels, palette: Palette) -> dict[str, Any]:
+def _figures(section: Section, labels: Labels) -> dict[str, Any]:
     """Return the first score against every cost, other scores and the drift against rounds, and the label skew."""
     costs, scores = cost_axes(section.lines), measured([*SCORES, *DRIFT], section.lines)
-    rows = points(section.lines, costs, scores)
-    names, seeds = [line.label for line in section.lines], max(len(line.runs) for line in section.lines)
     figures = {}
     for x, y in [(cost, scores[0]) for cost in costs] + [(costs[0], score) for score in scores[1:]]:
-        present = [row for row in rows if x.key in row and y.key in row]
-        chart = curve_chart(present, palette, names, x, y, extent(rows, y))
-        figures[f"{y.key}-{x.key.partition('_')[0]}"] = on_paper(chart, section.title, seeds)
+        figures[f"{y.key}-{x.key.partition('_')[0]}"] = finding_chart(section.lines, x, y, section.title)
     if isinstance(labels, Skew):
         figures["labels"] = skew_chart(labels, f"{section.title}: labels of clients")
     return figures

@@ -28,6 +28,10 @@ class Line:
     def settings(self) -> Settings:
         return settings_of(self.runs[0].config)
 
+    def group(self) -> Group:
+        """Return the line with its accuracies."""
+        return replace(group_runs(self.runs)[0], label=self.label)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -44,7 +48,7 @@ class Section:
     def groups(self) -> list[Group]:
         """Return the lines that have accuracies, for the table of costs."""
         scored = [line for line in self.lines if all(run.records[0].accuracy is not None for run in line.runs)]
-        return [replace(group_runs(line.runs)[0], label=line.label) for line in scored]
+        return [line.group() for line in scored]
 
 
 def settings_of(config: RunConfig) -> Settings:
@@ -108,13 +112,6 @@ def shared_settings(section: Section) -> Settings:
     """Return the settings that all lines have in common."""
     several = [line.settings for line in section.lines]
     return {name: value for name, value in several[0].items() if name not in differing(several)}
-
-
-def palette_order(sections: Iterable[Section]) -> tuple[str, ...]:
-    """Return all labels, each once: FedAvg and FedGBO come first and get the plainest colours and dashes."""
-    lines = [line for section in sections for line in section.lines]
-    lines.sort(key=lambda line: {"fedavg": 0, "fedgbo": 1}.get(line.algorithm, 2))
-    return tuple(dict.fromkeys(line.label for line in lines))
 
 
 def sections_of(runs: Iterable[RunData]) -> list[Section]:

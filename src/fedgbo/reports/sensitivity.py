@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgbo.reports.charts import altair, titled
+from fedgbo.reports.palette import OTHERS, STRONG
 
-BEST = "#D55E00"
 TICKS = [factor * 10.0**power for power in range(-8, 5) for factor in (1, 3)]
 
 
@@ -60,7 +60,7 @@ def _panel(alt: Any, rows: list[dict[str, Any]], scale: Scale, label: str) -> An
     height = alt.Y("score:Q", title=label, scale=alt.Scale(zero=False))
     base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, scale), y=height)
     filled = alt.condition(alt.datum.state == "finished", alt.value(1), alt.value(0))
-    dots = base.mark_point(size=45, color="#0072B2").encode(fillOpacity=filled, fill=alt.value("#0072B2"))
+    dots = base.mark_point(size=45, color=OTHERS[0]).encode(fillOpacity=filled, fill=alt.value(OTHERS[0]))
     return (dots + _ring(base)).properties(width=280, height=280)
 
 
@@ -77,18 +77,18 @@ def _map(alt: Any, rows: list[dict[str, Any]], across: Scale, up: Scale, label: 
     middle = (min(row["score"] for row in rows) + max(row["score"] for row in rows)) / 2 if rows else 0.0
     dark = alt.condition(alt.datum.score > middle, alt.value("black"), alt.value("white"))
     text = base.mark_text(fontSize=11).encode(text="text:N", color=dark)
-    ring = base.transform_filter("datum.best").mark_rect(filled=False, stroke=BEST, strokeWidth=3)
+    ring = base.transform_filter("datum.best").mark_rect(filled=False, stroke=STRONG, strokeWidth=3)
     return (base.mark_rect().encode(color=colour) + text + ring).properties(width=320, height=280)
 
 
 def _ring(base: Any) -> Any:
-    return base.transform_filter("datum.best").mark_point(size=220, color=BEST, strokeWidth=2.5, filled=False)
+    return base.transform_filter("datum.best").mark_point(size=220, color=STRONG, strokeWidth=2.5, filled=False)
 
 
 def _axis(alt: Any, channel: Any, scale: Scale, cells: bool = False) -> Any:
     """A continuous axis, or one of cells, from the smallest value to the largest, up or to the right."""
     value = "1 - datum.value" if scale.decay else "datum.value"
-    labels = {"labelExpr": f"format({value}, '.6~g')", "labelOverlap": True}
+    labels = {"labelExpr": f"format({value}, '.6~g')", "labelOverlap": "greedy", "labelSeparation": 6}
     if cells:
         ascending = sorted((1 - v if scale.decay else v for v in scale.values or ()), reverse=scale.decay)
         order = ascending if channel is alt.X else ascending[::-1]

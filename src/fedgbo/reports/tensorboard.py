@@ -66,7 +66,7 @@ def crc32c(content: bytes) -> int:
 def record_scalars(record: Record) -> dict[str, float]:
     """Return the scores, costs and drift of an evaluation by tag, such as score/loss; what is missing is left out."""
     values = {f"score/{axis.key}": getattr(record, axis.key) for axis in SCORES}
-    values |= {f"cost/{key}": getattr(record, key) for key, _, _ in COSTS if key != ROUNDS.key}
+    values |= {f"cost/{cost.key}": getattr(record, cost.key) for cost in COSTS if cost.key != ROUNDS.key}
     values |= {"score/validation_loss": record.validation_loss}
     values |= {f"score/{name}": value for name, value in record.scores.items() if f"score/{name}" not in values}
     values |= {f"drift/{name}": value for name, value in drift_of(record).items()}

@@ -44,7 +44,7 @@ class RunConfig(BaseModel):
     sampler: Table | str | None = None  # a table or a name; None: clients_per_round of them
     transforms: list[Table | str] = []
     aggregator: Table | str | None = None  # None: the mean
-    engine: Literal["auto", "plain"] | None = None  # None: auto
+    engine: Literal["auto", "plain", "vmap"] | None = None  # None: auto
     keep_best: bool | None = None  # whether checkpoints have the best evaluation's model too; None: they have not
 
     def build_task(self) -> Task:

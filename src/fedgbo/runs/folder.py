@@ -220,8 +220,8 @@ class RunFolder:
             else:
                 first = "check the disk and the permissions"
             raise RunFolderError(
-                f"cannot write into {self.path}: {error.strerror}; {first}, then go on with the run (fedgbo resume "
-                f"{self.path}, or resume=True in Python)"
+                f"cannot write into {self.path}: {error.strerror or error}; {first}, then go on with the run (fedgbo "
+                f"resume {self.path}, or resume=True in Python)"
             ) from error
 
     def _must_be_empty(self) -> None:

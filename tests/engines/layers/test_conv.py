@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedgbo.engines.layers import accelerate
-from fedgbo.engines.layers.conv import FastMaxPool2d, pool
+from fedgbo.engines.layers.conv import FastConv2d, FastMaxPool2d, pool
 from tests.engines.layers.compare import assert_same_bits, assert_same_function, run
 
 ORDERS = {
@@ -29,6 +29,29 @@ def test_many_channels(kind, batch, height, width):
     layer = nn.Conv2d(32, 64, 3, dtype=kind)
     x = torch.randn(batch, 32, height, width, dtype=kind, requires_grad=True)
     assert_same_function(accelerate(layer), layer, x)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("size", "product"),
+    [((8, 8), False), ((5, 6), False), ((3, 4), True)],  # fewer weights than inputs, more, and many more
+)
+def test_more_weights_than_inputs(size, product, bias, monkeypatch):
+    layer = nn.Conv2d(48, 40, (3, 2), stride=(1, 2), padding=(2, 1), dilation=(1, 2), bias=bias)
+    x, used, by_product = torch.randn(6, 48, *size, requires_grad=True), [], FastConv2d._by_product
+    monkeypatch.setattr(FastConv2d, "_by_product", lambda *args: used.append(1) or by_product(*args))
+    assert_same_function(accelerate(layer), layer, x)
+    assert_same_bits(accelerate(layer), x)
+    assert bool(used) == product
+
+
+def test_wrong_inputs_raise_as_in_torch():
+    fast = accelerate(nn.Conv2d(4, 40, 3))
+    with pytest.raises(RuntimeError, match="expected input"):
+        fast(torch.randn(1, 3, 4, 4))
+    with pytest.raises(RuntimeError, match="kernel"):
+        fast(torch.randn(1, 4, 2, 2))
+    assert fast(torch.randn(0, 4, 5, 5)).shape == (0, 40, 3, 3)
 
 
 @settings(deadline=None, max_examples=60)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 import fedgbo
-from fedgbo.core.objective import MaxEntropy
+from fedgbo.core.objective import MaxEntropy, Proximal, Term
 from fedgbo.core.optimiser import AffineStep
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.layers.network import network_for
@@ -143,19 +143,21 @@ def test_a_step_at_once_has_the_bits_of_gradient_and_step(name, optimiser):
 
 
 @pytest.mark.parametrize("name", ["digits", "odd MLP", "stride 2", "other pooling"])
-@pytest.mark.parametrize("mu", [0.0, 0.3])
-def test_many_steps_are_the_loop_over_rows_of_the_data(name, mu):
-    """Three batches of four rows in any order, a step after each, with FedProx's pull."""
+@pytest.mark.parametrize(("mu", "beta"), [(0.0, 0.0), (0.3, 0.0), (0.2, 3.0)])
+def test_many_steps_are_the_loop_over_rows_of_the_data(name, mu, beta):
+    """Three batches of four rows in any order, a step after each, with FedProx's pull and FedMAX's term."""
     model, inputs, targets = ready(name, 9)
     start, rows = model.params.clone(), torch.tensor([8, 0, 3, 3, 1, 2, 5, 8, 7, 6, 4, 0])
     step, origin = AffineStep(0.01 * torch.rand_like(start), 0.1 + torch.rand_like(start)), start + 0.1
     slow, expected, losses = FlatModel(model.original, functional.cross_entropy, fast=False), start.clone(), []
+    terms = (Proximal(mu), MaxEntropy(beta))
+    slow.specialise(inputs, terms)
     for part in rows.view(3, 4):
-        grad, loss = slow.gradient(expected, (inputs[part], targets[part]))
+        grad, loss = slow.gradient(expected, (inputs[part], targets[part]), terms)
         expected = step(expected, grad + mu * (expected - origin))
         losses.append(float(loss))
     y = start.clone()
-    found = model.network.descend(y, (inputs, targets, rows.numpy()), 3, step, (mu, origin))
+    found = model.network.descend(y, (inputs, targets, rows.numpy()), 3, step, terms, origin)
     assert found == pytest.approx(losses, rel=1e-5)
     assert relative(y - start, expected - start) < 1e-5
 
@@ -199,9 +201,36 @@ def test_what_it_does_not_know_it_leaves_to_torch(change):
     assert network_for(change(module), inputs, functional.cross_entropy) is None
 
 
+class Squares(Term):
+    """A term on the hidden layer that the C code does not have."""
+
+    needs_hidden = True
+
+    def loss(self, hidden):
+        return hidden.square().mean()
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["digits", "odd MLP", "other pooling", "logistic regression"])
+def test_the_term_of_fedmax_equals_autograd(name, batch, kind):
+    module, inputs, targets = case(name, batch, kind)
+    slow, fast = FlatModel(module, functional.cross_entropy, fast=False), FlatModel(module, functional.cross_entropy)
+    fast.specialise(inputs, (MaxEntropy(2.0),))
+    slow.specialise(inputs, (MaxEntropy(2.0),))
+    assert fast.network is not None
+    assert slow.network is None
+    expected, expected_loss = slow.gradient(fast.params.clone(), (inputs, targets), (MaxEntropy(2.0),))
+    grad, found = fast.gradient(fast.params.clone(), (inputs, targets), (MaxEntropy(2.0),))
+    assert float(found) == pytest.approx(float(expected_loss), rel=TOLERANCE[kind])
+    assert relative(grad, expected) < TOLERANCE[kind]
+    if name == "digits":  # the term matters there
+        assert relative(slow.gradient(fast.params.clone(), (inputs, targets))[0], expected) > 1e-3
+
+
 def test_hooks_another_loss_and_terms_on_the_hidden_layer_leave_it_to_torch():
     module, inputs, _ = case("FEMNIST", 2)
-    for loss, terms in ((functional.l1_loss, ()), (functional.cross_entropy, (MaxEntropy(1.0),))):
+    for loss, terms in ((functional.l1_loss, ()), (functional.cross_entropy, (Squares(),))):
         model = FlatModel(module, loss)
         model.specialise(inputs, terms)
         assert model.network is None

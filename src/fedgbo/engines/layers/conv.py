@@ -13,10 +13,11 @@ from torch.nn import functional
 from fedgbo.native import TYPES, library
 
 FEW = 4  # input channels up to which the C code beats oneDNN, whose vectors run along the channels
+MANY = 3  # weights for each number of a batch, from which oneDNN's rearranging of weights costs more than a product
 
 
 class FastConv2d(nn.Conv2d):
-    """nn.Conv2d whose output lies channels-last in memory, as the next convolution and the pooling like it.
+    """nn.Conv2d in the layout that is fastest for its sizes: channels-last, unless there are more weights than inputs.
 
     With `pooled`, 2x2 max-pooling follows in the same layer, with `relu` after that.
     """
@@ -34,12 +35,25 @@ class FastConv2d(nn.Conv2d):
         return out
 
     def _convolved(self, input: Tensor) -> Tensor:
-        if not input.is_cpu or input.ndim != 4:
+        if not input.is_cpu or input.ndim != 4 or input.shape[1] != self.in_channels or 0 in input.shape:
             return super().forward(input)
-        few = self.weight.numel() < input.numel()  # copied in every local step, and so are their gradients
-        layout = torch.channels_last if few else torch.contiguous_format
+        weights, numbers = self.weight.numel(), input.numel()
+        if weights > MANY * numbers and not isinstance(self.padding, str):
+            return self._by_product(input, self.padding)
+        layout = torch.channels_last if weights < numbers else torch.contiguous_format  # the weights are copied, too
         weight, x = self.weight.contiguous(memory_format=layout), input.contiguous(memory_format=layout)
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+    def _by_product(self, x: Tensor, padding: tuple[int, ...]) -> Tensor:
+        """Convolve by one matrix product, whose gradients are products, too: weights are used as they lie in memory."""
+        columns = functional.unfold(x, self.kernel_size, self.dilation, padding, self.stride)
+        columns = columns.transpose(0, 1).flatten(1)  # (C kh kw, B H' W')
+        out = self.weight.flatten(1) @ columns
+        if self.bias is not None:
+            out = out + self.bias[:, None]
+        sizes = zip(x.shape[2:], self.kernel_size, self.dilation, padding, self.stride, strict=True)
+        shape = [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, d, p, s in sizes]
+        return out.view(-1, len(x), *shape).transpose(0, 1).contiguous()
 
     def _in_one(self, x: Tensor) -> bool:
         """Return whether the C code applies: a plain convolution of float32 images that want no gradient."""

@@ -4,8 +4,9 @@ Between torch's operations a thread holds Python's lock, and every operation rea
 wrote. A network that is a stack of layers that the C file knows avoids both.
 """
 
+import copy
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core import AffineStep, DataError, Rows
+from fedgbo.core import AffineStep, DataError, MaxEntropy, Proximal, Rows, Term
 from fedgbo.native import TYPES, addresses, library
+from fedgbo.tasks.task import Batch
 
 LOSSES: dict[Callable[..., Tensor], int] = {
     functional.cross_entropy: 0,
@@ -65,6 +67,10 @@ class Plan:
     def outputs(self) -> int:
         return self.layers[-1].outputs
 
+    @property
+    def ends_linear(self) -> bool:
+        return self.layers[-1].kind == LINEAR
+
     def numbers(self, batch: int) -> Tensor:
         """Return it as the C file reads it, for batches of so many samples."""
         images = self.layers[0].kind in (CONVOLUTION, MAX_POOL, MEAN_POOL) or FLATTEN in {x.kind for x in self.layers}
@@ -83,6 +89,12 @@ class Network:
         self._function = getattr(native, f"fedgbo_network_{TYPES[kind]}")
         self._rooms: dict[int, tuple[Tensor, Tensor, Rows]] = {}  # plan, room and 0, 1, 2, ... by batch size
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Network":
+        """Return a network with room of its own: addresses of C functions cannot be copied."""
+        other = copy.copy(self)
+        other._rooms = {}
+        return other
+
     def takes(self, inputs: Any, targets: Any) -> bool:
         """Tell whether samples are of the shape and the types that the network was read for."""
         if not isinstance(inputs, Tensor) or not isinstance(targets, Tensor):
@@ -93,16 +105,20 @@ class Network:
             return targets.shape == inputs.shape[:1] and targets.dtype == torch.int64
         return targets.shape == (len(inputs), self.plan.outputs) and targets.dtype == self.kind
 
-    def step(self, params: Tensor, inputs: Tensor, targets: Tensor, step: AffineStep) -> Tensor:
+    def step(self, params: Tensor, batch: Batch, step: AffineStep, terms: Sequence[Term] = ()) -> Tensor:
         """Take a local step in place with the gradient of a batch; return the loss before it."""
-        batch = inputs, targets, self._room(len(inputs))[2]
-        return torch.tensor(self.descend(params, batch, 1, step, (0.0, params))[0], dtype=self.kind)
+        inputs, targets = batch
+        batches = inputs, targets, self._room(len(inputs))[2]
+        about = None, None, 0.0, *addresses(step), weight_of(MaxEntropy, terms)
+        return torch.tensor(self._run(params, batches, len(inputs), about)[0], dtype=self.kind)
 
-    def gradient(self, params: Tensor, inputs: Tensor, targets: Tensor, grad: Tensor) -> Tensor:
-        """Fill `grad` with the gradient of the loss of a batch; return that loss."""
+    def gradient(self, params: Tensor, batch: Batch, grad: Tensor, terms: Sequence[Term] = ()) -> Tensor:
+        """Fill `grad` with the gradient of the loss of a batch, plus FedMAX's term; return that loss."""
+        inputs, targets = batch
         size = len(inputs)
         _, _, rows = self._room(size)
-        losses = self._run(params, (inputs, targets, rows), size, (grad.data_ptr(), None, 0.0, None, None, 0.0))
+        about = grad.data_ptr(), None, 0.0, None, None, 0.0, weight_of(MaxEntropy, terms)
+        losses = self._run(params, (inputs, targets, rows), size, about)
         return torch.tensor(losses[0], dtype=self.kind)
 
     def descend(
@@ -111,14 +127,15 @@ class Network:
         batches: tuple[Tensor, Tensor, Rows],
         count: int,
         step: AffineStep,
-        pull: tuple[float, Tensor],
+        terms: Sequence[Term],
+        start: Tensor,
     ) -> list[float]:
         """Take a local step in place for each of `count` batches; they are rows of samples (inputs, targets).
 
-        `pull` is FedProx's: μ, and the parameters that it pulls to. Returns the loss before each step.
+        FedProx's term pulls to the parameters `start`. Returns the loss before each step, with FedMAX's term.
         """
-        mu, start = pull
-        rest = None, start.data_ptr() if mu else None, mu, *addresses(step)
+        mu, entropy = weight_of(Proximal, terms), weight_of(MaxEntropy, terms)
+        rest = None, start.data_ptr() if mu else None, mu, *addresses(step), entropy
         return self._run(params, batches, len(batches[2]) // count, rest)
 
     @property
@@ -144,11 +161,20 @@ class Network:
     def _room(self, batch: int) -> tuple[Tensor, Tensor, Rows]:
         if batch not in self._rooms:
             plan = self.plan.numbers(batch)
-            count = self._function(plan.data_ptr(), *[None] * 3, 0, *[None] * 3, 0.0, None, None, 0.0, None, None)
+            count = self._function(plan.data_ptr(), *[None] * 3, 0, *[None] * 3, 0.0, None, None, 0.0, 0.0, None, None)
             if len(self._rooms) > 2:  # batches of many sizes: keep a few
                 self._rooms.clear()
             self._rooms[batch] = plan, torch.zeros(count, dtype=self.kind), np.arange(batch)
         return self._rooms[batch]
+
+
+TERMS = (Proximal, MaxEntropy)  # those that the C code has
+
+
+def weight_of(kind: type[Proximal] | type[MaxEntropy], terms: Sequence[Term]) -> float:
+    """Return FedProx's μ or FedMAX's β; 0 where there is no such term."""
+    found = [term for term in terms if type(term) is kind]
+    return float(sum(term.mu if isinstance(term, Proximal) else term.beta for term in found))
 
 
 def network_for(module: nn.Module, inputs: Tensor, loss: Callable[..., Tensor]) -> Network | None:

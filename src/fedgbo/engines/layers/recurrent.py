@@ -53,11 +53,7 @@ def start_of(layer: nn.RNNBase, number: int, x: Tensor, state: Tensor | None) ->
 
 
 def rounded(count: int, vectors: int) -> int:
-    """Round up to a multiple of so many vectors of the C code.
-
-    >>> rounded(1, 2) == 2 * rounded(1, 1)
-    True
-    """
+    """Round up to a multiple of so many vectors of the C code."""
     lanes = vectors * int(library().fedgbo_lanes())  # type: ignore[union-attr]
     return -(-count // lanes) * lanes
 

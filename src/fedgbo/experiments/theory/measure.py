@@ -22,7 +22,8 @@ from fedgbo.experiments.theory.bound import (
     theorem,
 )
 from fedgbo.optimisers import SGDm
-from fedgbo.reports.charts import COLOURS, DASHES, altair, titled
+from fedgbo.reports.charts import altair, titled
+from fedgbo.reports.palette import DASHES, OTHERS
 from fedgbo.runs.loop import run
 from fedgbo.runs.round import Progress
 from fedgbo.tasks.quadratic import Floats, Quadratics
@@ -152,8 +153,8 @@ def bound_chart(rows: Sequence[ChartRow], title: str, subtitle: str, *, points: 
     alt = altair()
     legend = alt.Legend(title=None, symbolType="stroke")
     colours, dashes = (list(dict.fromkeys(row[key] for row in rows)) for key in ("colour", "dash"))
-    colour_scale = alt.Scale(domain=colours, range=COLOURS[: len(colours)])
-    dash_scale = alt.Scale(domain=dashes, range=DASHES[: len(dashes)])
+    colour_scale = alt.Scale(domain=colours, range=[OTHERS[i % len(OTHERS)] for i in range(len(colours))])
+    dash_scale = alt.Scale(domain=dashes, range=[DASHES[i % len(DASHES)] for i in range(len(dashes))])
     base = alt.Chart(alt.Data(values=list(rows))).encode(
         x=alt.X("rounds:Q", title="communication rounds T", scale=alt.Scale(type="log", nice=False)),
         y=alt.Y("value:Q", title="E ‖∇F(x_t)‖²", scale=alt.Scale(type="log"), axis=alt.Axis(format="~g")),

@@ -1,0 +1,253 @@
+"""The picture of a comparison: the finding as its headline, lines with their names, the target, and rounds to target.
+
+altair lays out everything but the names at the ends of lines, which must not overlap: their heights are computed here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedgbo.reports.charts import altair, colours, extent, line_layers, round_axis, titled
+from fedgbo.reports.comparison import Finding, Summary, finding, number_word, summarise
+from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Point, points, saving
+from fedgbo.reports.load import Floats, Group
+from fedgbo.reports.palette import INK, PAPER, QUIET, Palette, shown_names
+from fedgbo.reports.sections import Line
+
+ACCURACY = SCORES[0]
+GAP = 17.0  # pixels between two names
+EARLY = 0.1  # of the rounds: the y axis begins at what the compared lines have by then
+SIZE, WIDE = (600, 380), (860, 400)  # beside a panel of bars, and alone
+Rows = list[Point]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A panel: its size in pixels, its axes, and the ends of these."""
+
+    size: tuple[int, int]
+    x: Axis
+    y: Axis
+    x_end: float
+    y_ends: tuple[float, float]
+
+    @property
+    def across(self) -> Any:
+        alt = altair()
+        return alt.X(
+            f"{self.x.key}:Q",
+            title=self.x.title,
+            scale=alt.Scale(domain=[0, self.x_end], nice=False),
+            axis=round_axis() if self.x.key == ROUNDS.key else alt.Axis(labelOverlap="greedy"),
+        )
+
+    @property
+    def scale(self) -> Any:
+        return altair().Scale(domain=list(self.y_ends), nice=False)
+
+    def up(self, field: str) -> Any:
+        return altair().Y(f"{field}:Q", title=self.y.title, scale=self.scale)
+
+    def apart(self, values: Floats) -> Floats:
+        """Return the heights of names that stand for these values, so far apart that they do not overlap."""
+        low, high = self.y_ends
+        gap = GAP / self.size[1] * (high - low)
+        return spread(values, gap, low, high)
+
+
+def spread(values: Floats, gap: float, low: float, high: float) -> Floats:
+    """Return the nearest values (least squares) in the same order, at least `gap` apart, within low ... high.
+
+    >>> spread(np.array([5.0, 5.0, 1.0]), 2.0, 0.0, 9.0).tolist()
+    [4.0, 6.0, 1.0]
+    """
+    order = np.argsort(values, kind="stable")
+    steps = gap * np.arange(len(values))
+    blocks: list[list[float]] = []  # of values that touch: their sum and number
+    for value in values[order] - steps:
+        blocks.append([float(value), 1.0])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            total, number = blocks.pop()
+            blocks[-1] = [blocks[-1][0] + total, blocks[-1][1] + number]
+    level = np.concatenate([np.full(int(number), total / number) for total, number in blocks])
+    placed = np.empty_like(values)
+    placed[order] = np.clip(level, low, max(low, high - steps[-1])) + steps
+    return placed
+
+
+def accuracy_chart(groups: Sequence[Group], title: str, *, wide: bool = False) -> Any:
+    """Return an altair chart of mean accuracy over seeds against rounds; `wide` leaves out the panel of bars."""
+    return finding_chart([Line(group.label, group.runs) for group in groups], ROUNDS, ACCURACY, title, wide=wide)
+
+
+def finding_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, wide: bool = False) -> Any:
+    """Return an altair chart of `y` against `x`. With accuracies of FedAvg and FedGBO, it shows how they compare.
+
+    The headline is the finding, else `title`. Two lines have bands, where there are three seeds or more.
+    """
+    alt = altair()
+    names = shown_names([line.label for line in lines], [line.algorithm for line in lines])
+    lines = [Line(name, line.runs) for name, line in zip(names, lines, strict=True)]
+    rows = [row for row in points(lines, [ROUNDS, *([x] if x != ROUNDS else [])], [y]) if x.key in row and y.key in row]
+    groups = [line.group() for line in lines] if y == ACCURACY else []
+    summaries = summarise(groups) if groups else []
+    found = finding(summaries) if groups else None
+    two = (found.baseline.label, found.ours.label) if found else ()
+    palette = Palette({line.label: line.algorithm for line in lines}, compared=two)
+    size = WIDE if wide or found is None or x != ROUNDS else SIZE
+    frame = Frame(size, x, y, max(row[x.key] for row in rows), _ends(rows, palette.bands, y))
+    layers = [line_layers(rows, palette, frame.across, y, frame.scale), *_names(rows, palette, frame)]
+    if found is not None:
+        layers += _target(found, rows, palette, frame)
+    chart = alt.layer(*layers).properties(width=frame.size[0], height=frame.size[1])
+    if found is not None and size is SIZE:
+        chart = alt.hconcat(chart, _bars(summaries, found, palette), spacing=40)
+    said = described(lines, palette.bands)
+    return titled(chart, found.headline, f"{title}. {said}") if found else titled(chart, title, said)
+
+
+def described(lines: Sequence[Line], two: Sequence[str]) -> str:
+    """Explain lines and bands.
+
+    >>> described([], [])
+    'Mean over seeds.'
+    """
+    seeds = {line.label: len(line.runs) for line in lines}
+    most = max(seeds.values(), default=0)
+    if most == 1:
+        return "One seed."
+    said = f"Mean over {number_word(most)}" if most else "Mean over seeds"
+    with_bands = [label for label in two if seeds[label] > 2]
+    return f"{said}; bands: 95% confidence intervals of {' and '.join(with_bands)}." if with_bands else f"{said}."
+
+
+def _ends(rows: Rows, two: Sequence[str], y: Axis) -> tuple[float, float]:
+    """Return the ends of the y axis. Accuracies begin at what the two lines have after a tenth of the rounds."""
+    low, high = extent([row for row in rows if row["algorithm"] in two] or rows, y)
+    high = max(high, *(row[y.key] for row in rows))
+    if y != ACCURACY:
+        return min(low, *(row[y.key] for row in rows)), high
+    last = max(row["round"] for row in rows)
+    early = [row[y.key] for row in rows if row["algorithm"] in two and row["round"] >= EARLY * last]
+    floor = 10 * (min(early) // 10) if early else 0.0
+    top = min(100.0, 5 * np.ceil(high / 5 + 0.2))
+    return (floor if floor < top - 10 else max(0.0, top - 20)), float(top)
+
+
+def _names(rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
+    """The names at the ends of lines, from the best to the worst; lines that end together are spread together."""
+    alt = altair()
+    low, high = frame.y_ends
+    ends = {row["algorithm"]: row for row in rows}  # the last point of each
+    labels = []
+    for place in sorted({row[frame.x.key] for row in ends.values()}):
+        here = [row for row in ends.values() if row[frame.x.key] == place]
+        values = np.array([min(max(row[frame.y.key], low), high) for row in here])
+        for row, value, at in zip(here, values.tolist(), frame.apart(values).tolist(), strict=True):
+            name = row["algorithm"]
+            weight = 700 if palette.algorithms[name] in ("fedgbo", "fedavg") else 400
+            labels.append({"algorithm": name, frame.x.key: place, "end": value, "at": at, "weight": weight})
+    base = alt.Chart(alt.Data(values=labels)).encode(x=frame.across, color=colours(palette))
+    leader = base.mark_rule(x2Offset=11, xOffset=2, strokeWidth=1, opacity=0.7)
+    leader = leader.encode(y=frame.up("end"), x2=frame.x.key, y2="at:Q")
+    made = [leader]
+    for weight in sorted({label["weight"] for label in labels}):
+        chosen = base.transform_filter(f"datum.weight === {weight}").encode(y=frame.up("at"), text="algorithm:N")
+        shared = {"align": "left", "dx": 14, "fontSize": 13, "fontWeight": weight}
+        made += [
+            chosen.mark_text(**shared, stroke=PAPER, strokeWidth=3, strokeJoin="round"),
+            chosen.mark_text(**shared),
+        ]
+    return made
+
+
+def _target(found: Finding, rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
+    """The dashed line at FedAvg's best accuracy, both crossings, and the ratio between them."""
+    alt = altair()
+    goal, (low, high) = 100 * found.baseline.accuracy, frame.y_ends
+    text = f"FedAvg's best: {goal:.1f}%"
+    dashed = alt.Chart(alt.Data(values=[{"goal": goal, frame.x.key: 0, "text": text}])).encode(y=frame.up("goal"))
+    rule = dashed.mark_rule(strokeDash=[5, 4], color=INK, strokeWidth=1)
+    made = [rule, *_halo(dashed.encode(x=frame.across, text="text:N"), align="left", dx=6, dy=-8, color=INK)]
+    at = _crossings(found, rows)
+    if len(at) < 2:
+        return made
+    base = low + 0.07 * (high - low)
+    dots = [
+        {"algorithm": label, frame.x.key: row[frame.x.key], "goal": goal, "base": base, "floor": low}
+        for label, row in at.items()
+    ]
+    marks = alt.Chart(alt.Data(values=dots)).encode(x=frame.across, color=colours(palette))
+    made.append(marks.mark_rule(strokeWidth=1, strokeDash=[2, 3]).encode(y=frame.up("goal"), y2="floor:Q"))
+    dot = marks.mark_point(size=80, filled=True, opacity=1, stroke=PAPER, strokeWidth=1.5)
+    made.append(dot.encode(y=frame.up("goal")))
+    left, right = sorted(dot[frame.x.key] for dot in dots)
+    if left == right or not left:
+        return made
+    theirs, ours = at[found.baseline.label][frame.x.key], at[found.ours.label][frame.x.key]
+    said = saving(frame.x, theirs / ours)
+    between = {frame.x.key: left, "to": right, "base": base, "middle": (left + right) / 2, "text": said}
+    arrow = alt.Chart(alt.Data(values=[between])).encode(y=frame.up("base"))
+    made.append(arrow.mark_rule(color=INK, strokeWidth=1.2).encode(x=frame.across, x2="to:Q"))
+    for end, turn, inwards in ((left, 270, 4), (right, 90, -4)):
+        head = alt.Chart(alt.Data(values=[{frame.x.key: end, "base": base}])).encode(x=frame.across, y=frame.up("base"))
+        made.append(
+            head.mark_point(shape="triangle", filled=True, size=45, color=INK, opacity=1, angle=turn, xOffset=inwards)
+        )
+    middle = alt.X("middle:Q", scale=frame.across.to_dict()["scale"])
+    return made + _halo(arrow.encode(x=middle, text="text:N"), dy=-11, color=INK, fontWeight=700, fontSize=14)
+
+
+def _halo(chart: Any, **style: Any) -> list[Any]:
+    """Text over lines: once as a broad outline in the colour of the paper, then itself."""
+    style = {"fontSize": 12} | style
+    outline = {**style, "stroke": PAPER, "strokeWidth": 5, "strokeJoin": "round"}
+    return [chart.mark_text(**outline), chart.mark_text(**style)]
+
+
+def _crossings(found: Finding, rows: Rows) -> Mapping[str, Point]:
+    """Return by label the point at which each of the two has FedAvg's best accuracy."""
+    wanted = {found.baseline.label: found.baseline.best, found.ours.label: found.ours.match}
+    return {
+        label: row
+        for label, effort in wanted.items()
+        for row in rows
+        if effort is not None and (row["algorithm"], row["round"]) == (label, effort.round)
+    }
+
+
+def rounds_to_target(summaries: Sequence[Summary], found: Finding) -> Rows:
+    """Return each algorithm's rounds to FedAvg's best accuracy, the fewest first; those that never get there last."""
+    rows: Rows = []
+    for row in summaries:
+        effort = row.best if row.label == found.baseline.label else row.match
+        text = "not reached" if effort is None else f"{effort.round:,}"
+        rows.append(
+            {"algorithm": row.label, "rounds": effort.round if effort else 0, "text": text, "there": effort is not None}
+        )
+    return sorted(rows, key=lambda row: (not row["there"], row["rounds"]))
+
+
+def bar_layers(rows: Sequence[Point], colour: Any, quiet: str, ink: str) -> Any:
+    """Return an altair chart of rounds to target: a bar for each algorithm, with its number."""
+    alt = altair()
+    names = alt.Y(
+        "algorithm:N", sort=[row["algorithm"] for row in rows], title=None,
+        axis=alt.Axis(ticks=False, domain=False, grid=False, labelPadding=6, labelLimit=220),
+    )  # fmt: skip
+    longest = max(row["rounds"] for row in rows) or 1
+    across = alt.X("rounds:Q", axis=None, scale=alt.Scale(domain=[0, 1.3 * longest], nice=False))
+    base = alt.Chart(alt.Data(values=list(rows))).encode(x=across, y=names)
+    bars = base.mark_bar(height={"band": 0.62}).encode(color=colour)
+    shade = alt.condition("datum.there", alt.value(ink), alt.value(quiet))
+    return bars + base.mark_text(align="left", dx=5, fontSize=12).encode(text="text:N", color=shade)
+
+
+def _bars(summaries: Sequence[Summary], found: Finding, palette: Palette) -> Any:
+    alt = altair()
+    rows = rounds_to_target(summaries, found)
+    title = alt.Title(f"Rounds to {100 * found.baseline.accuracy:.1f}%", fontSize=13, anchor="start", offset=8)
+    chart = bar_layers(rows, colours(palette), QUIET, INK)
+    return chart.properties(width=170, height=30 * len(rows), title=title, view=alt.ViewConfig(stroke=None))

@@ -1,0 +1,160 @@
+"""The picture of a comparison, by the specification that altair makes of it and the SVG that is drawn."""
+
+import json
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+
+from fedgbo.reports.charts import save_chart
+from fedgbo.reports.comparison import Ratio, conclusion, fewer_rounds, finding, summarise
+from fedgbo.reports.curves import SCORES, Axis
+from fedgbo.reports.finding import GAP, SIZE, accuracy_chart, finding_chart, spread
+from fedgbo.reports.load import group_runs
+from fedgbo.reports.palette import ALGORITHMS, INK, STRONG
+from fedgbo.reports.sections import Line
+from tests.reports.runs import FEDAVG, FEDGBO
+
+FEDPROX = {"name": "fedprox", "optimiser": {"name": "sgd", "lr": 0.1}, "mu": 0.1}
+SLOW, FAST = [0.1, 0.5, 0.6, 0.7], [0.1, 0.7, 0.8, 0.9]  # after 0, 10, 20 and 30 rounds
+
+
+@pytest.fixture
+def groups(write):
+    """FedGBO has FedAvg's best accuracy of round 30 at round 10, in each of three seeds; FedProx never has."""
+    runs = [write(FEDAVG, seed, SLOW) for seed in range(3)] + [write(FEDGBO, seed, FAST) for seed in range(3)]
+    return group_runs(runs + [write(FEDPROX, seed, [0.1, 0.5, 0.6, 0.65]) for seed in range(3)])
+
+
+def layers(spec):
+    """All layers of a specification with their data and, where they have some, their own filter."""
+    return [inner for layer in spec["layer"] for inner in (layer.get("layer") or [layer])]
+
+
+def texts(svg):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+
+
+def test_the_finding_is_the_headline(groups, tmp_path):
+    chart = accuracy_chart(groups, "digits")
+    spec = chart.to_dict()
+    assert spec["title"]["text"] == "FedGBO reached FedAvg's best accuracy in 3.0x fewer rounds (three seeds)"
+    assert spec["title"]["subtitle"] == (
+        "digits. Mean over three seeds; bands: 95% confidence intervals of FedAvg and FedGBO."
+    )
+    (svg,) = save_chart(chart, tmp_path / "chart", ["svg"])
+    drawn = texts(svg.read_text())
+    assert drawn.count("3.0x fewer rounds") == 2  # its outline, and itself
+    assert drawn.count("FedAvg&#39;s best: 70.0%") + drawn.count("FedAvg's best: 70.0%") == 2
+    assert "Rounds to 70.0%" in drawn
+    bars = drawn[drawn.index("Rounds to 70.0%") - 20 :]
+    assert {"10", "30", "not reached"} <= set(bars)
+    ticks = [text for text in drawn if re.fullmatch(r"[\d.,]+", text)]
+    assert not [text for text in ticks if "." in text]  # rounds and per cents are whole numbers
+    assert "prefers-color-scheme:dark" in svg.read_text()
+    strokes = re.findall(r'stroke="(#[0-9a-f]{6})" stroke-width="([\d.]+)"', svg.read_text())
+    assert {(STRONG, "3.2"), (INK, "2.2"), (ALGORITHMS["fedprox"][1], "1.4")} <= set(strokes)
+
+
+def test_both_crossings_are_marked(groups):
+    spec = accuracy_chart(groups, "digits", wide=True).to_dict()
+    assert "hconcat" not in spec
+    dots = next(layer["data"]["values"] for layer in layers(spec) if layer["mark"].get("size") == 80)
+    assert [(dot["algorithm"], dot["round"], dot["goal"]) for dot in dots] == [
+        ("FedAvg", 30, pytest.approx(70)),
+        ("FedGBO", 10, pytest.approx(70)),
+    ]
+
+
+def test_names_are_in_final_order_and_do_not_overlap(write):
+    runs = [write(FEDAVG, 0, [0.1, 0.7]), write(FEDGBO, 0, [0.1, 0.702]), write(FEDPROX, 0, [0.1, 0.701])]
+    spec = accuracy_chart(group_runs(runs), "digits").to_dict()["hconcat"][0]
+    labels = next(layer["data"]["values"] for layer in layers(spec) if layer["mark"]["type"] == "rule")
+    upwards = sorted(labels, key=lambda label: label["at"])
+    assert [label["algorithm"] for label in upwards] == ["FedAvg", "FedProx", "FedGBO"]
+    low, high = layers(spec)[1]["encoding"]["y"]["scale"]["domain"]
+    apart = np.diff([label["at"] for label in upwards]) / (high - low) * SIZE[1]
+    assert apart == pytest.approx([GAP, GAP])
+
+
+def test_names_are_spread_within_the_panel():
+    placed = spread(np.array([9.0, 9.5, 9.9, 3.0]), 1.0, 0.0, 10.0)
+    assert placed.tolist() == pytest.approx([8.0, 9.0, 10.0, 3.0])
+    assert spread(np.zeros(3), 4.0, 0.0, 5.0).tolist() == [0.0, 4.0, 8.0]  # too many: they stay apart
+
+
+def test_bands_are_for_the_two_within_what_is_possible(write):
+    runs = [write(FEDAVG, seed, [0.1, 0.3 * seed]) for seed in range(3)]
+    runs += [write(FEDGBO, seed, [0.1, 0.8 + 0.1 * seed]) for seed in range(3)]
+    groups = group_runs([*runs, *(write(FEDPROX, seed, [0.1, 0.5 + 0.1 * seed]) for seed in range(3))])
+    spec = accuracy_chart(groups, "digits", wide=True).to_dict()
+    band = layers(spec)[0]
+    shown = band["encoding"]["opacity"]
+    assert shown["condition"]["test"] == 'indexof(["FedAvg", "FedGBO"], datum.algorithm) >= 0'
+    assert (shown["condition"]["value"], shown["value"]) == (0.15, 0)
+    values = spec["layer"][0]["data"]["values"]
+    assert min(row["accuracy_low"] for row in values) == 0  # FedAvg: 30 ± 74.5
+    assert max(row["accuracy_high"] for row in values) == 100  # FedGBO: 90 ± 24.8
+    assert values[-1]["algorithm"] == "FedGBO"  # drawn last, over the others
+
+
+def test_two_seeds_have_no_bands(write):
+    runs = [write(a, seed, accuracies) for a, accuracies in ((FEDAVG, SLOW), (FEDGBO, FAST)) for seed in range(2)]
+    spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    assert "accuracy_low" not in json.dumps(spec["layer"][0]["data"])
+    assert spec["title"]["subtitle"] == "digits. Mean over two seeds."
+    assert conclusion(summarise(group_runs(runs))) == [
+        "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), two seeds: too few for "
+        "an interval."
+    ]
+
+
+def test_other_axes_and_scores(groups):
+    lines = [Line(group.label, group.runs) for group in groups]
+    spec = finding_chart(lines, Axis("upload_bytes", "upload (KiB)", 1024), SCORES[0], "digits").to_dict()
+    assert "3.0x less upload" in json.dumps(spec)
+    loss = finding_chart(lines, Axis("round", "rounds"), SCORES[1], "digits: test loss").to_dict()
+    assert loss["title"]["text"] == "digits: test loss"
+    assert "fewer" not in json.dumps(loss)
+
+
+def test_the_interval_is_that_of_all_resamples(write):
+    """With three seeds there are 27 equally likely resamples, which a loop can count."""
+    ours = [[0.1, 0.5, 0.7, 0.8], [0.1, 0.6, 0.9, 0.9], [0.1, 0.3, 0.5, 0.75]]
+    theirs = [[0.1, 0.3, 0.6, 0.7], [0.1, 0.4, 0.65, 0.6], [0.1, 0.2, 0.6, 0.7]]
+    runs = [write(FEDAVG, seed, values) for seed, values in enumerate(theirs)]
+    baseline, group = group_runs(runs + [write(FEDGBO, seed, values) for seed, values in enumerate(ours)])
+    ratios = []
+    for draw in product(range(3), repeat=3):
+        mean, rival = (np.mean([curves[i] for i in draw], axis=0) for curves in (ours, theirs))
+        reached = [t for t, value in zip((0, 10, 20, 30), mean, strict=True) if value >= max(rival) - 1e-9]
+        ratios.append(10 * int(np.argmax(rival)) / reached[0] if reached else 0)
+    low, high = np.quantile(ratios, [0.025, 0.975], method="inverted_cdf")
+    found = fewer_rounds(group, baseline)
+    assert (found.low, found.high) == (low, high)
+    assert found.low < found.value <= found.high
+
+
+def test_seeds_that_agree_have_a_narrow_interval(groups):
+    assert finding(summarise(groups)).ours.fewer == Ratio(3.0, 3.0, 3.0)
+    assert conclusion(summarise(groups)) == [
+        "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), 95% interval 3.0x to "
+        "3.0x, three seeds."
+    ]
+
+
+def test_what_may_be_chance_is_called_so(write):
+    runs = [write(FEDAVG, seed, [0.1, 0.5, 0.6, 0.7 + 0.1 * (seed == 0)]) for seed in range(3)]
+    runs += [write(FEDGBO, seed, [0.1, 0.5, 0.6 + 0.2 * seed, 0.6]) for seed in range(3)]
+    found = finding(summarise(group_runs(runs)))
+    assert not found.ours.fewer.clear
+    assert found.headline == "FedGBO and FedAvg: no clear difference in rounds (three seeds)"
+    assert "but this may be chance: 95% interval not reached to 1.5x" in found.sentence
+
+
+def test_what_is_not_reached_is_said(write):
+    runs = [write(FEDAVG, seed, FAST) for seed in range(3)] + [write(FEDGBO, seed, SLOW) for seed in range(3)]
+    found = finding(summarise(group_runs(runs)))
+    assert found.headline == "FedGBO did not reach FedAvg's best accuracy (three seeds)"
+    assert found.sentence == "FedGBO did not reach FedAvg's best accuracy (90.0%), three seeds."
