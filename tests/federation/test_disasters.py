@@ -64,7 +64,7 @@ class Machines(Site):
             words += ["--any-app", "-c", f"state-folder={node / 'states'}"]
             self.nodes[name] = self.start(name, words, "has joined the federation")
         new = ["federation", "new", str(folder / "app"), "--task", str(task), "--algorithm", "scaffold", "lr=0.1"]
-        self.do([*new, "local_steps=1", "eval_every=1", "--rounds", "9"])
+        self.do([*new, "local_steps=1", "eval_every=1", "--rounds", "7"])
 
     def run(self, name, resume=False):
         """Begin a run, or resume it; return its process and its output file."""
@@ -134,7 +134,7 @@ def test_every_process_is_killed_in_turn(machines):
     finished(machines, "killed", run, out)
     assert "the proxy runs again" in machines.said.read_text()
     assert "the SuperLink runs again" in machines.said.read_text()
-    assert told.read_text().count("runs again") == 2
+    assert "node a runs again" in told.read_text()
 
 
 def test_every_disk_is_full_for_a_while(machines):
@@ -159,7 +159,7 @@ def test_nothing_grows_with_the_rounds(machines):
     run, out = machines.run("long")
     in_round(3, run, out)
     early = sizes(machines)
-    in_round(9, run, out)
+    in_round(7, run, out)
     late = sizes(machines)
     finished(machines, "long", run, out)
     assert late.keys() == early.keys()

@@ -56,7 +56,7 @@ def test_work_that_was_lost_is_sent_again_when_the_node_says_that_it_has_none(tm
     result = federate(everyone, grid=meddled(first_is_lost), options=options, out=tmp_path / "run")
     assert told(result) == told(simulate(everyone))
     assert not events(tmp_path / "run", "dropped")
-    assert [(e["round"], e["client"], e["node"]) for e in events(tmp_path / "run", "lost")] == [(1, 0, 1)] * 2
+    assert [(e["round"], e["client"], e["node"]) for e in events(tmp_path / "run", "lost")] == [(1, 0, "node 1")] * 2
 
 
 def test_a_node_that_loses_everything_is_asked_a_few_times_and_is_free_after_the_deadline(tmp_path, monkeypatch):
