@@ -31,7 +31,7 @@ def test_a_framework_may_live_in_another_environment(tmp_path):
 def test_fedjax_gets_the_model_and_the_data_in_files(tmp_path):
     settings, arrays = tmp_path / "settings.json", tmp_path / "arrays.npz"
     peers._write_stack("small-cnn", 2.0, settings, arrays)
-    told, loop = json.loads(settings.read_text()), peers._loop("small-cnn")
+    told, loop = json.loads(settings.read_text()), peers.loop_of("small-cnn")
     kinds = ["Conv2d", "ReLU", "MaxPool2d", "Flatten", "Linear", "ReLU", "Linear"]
     assert [layer["kind"] for layer in told["layers"]] == kinds
     assert told["layers"][0] == {"kind": "Conv2d", "stride": 1, "padding": 1}
