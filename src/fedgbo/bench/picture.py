@@ -7,8 +7,8 @@ from fedgbo.bench.growth import Growth
 from fedgbo.bench.peers import Peer
 from fedgbo.bench.report import Row
 from fedgbo.reports.charts import altair, titled
+from fedgbo.reports.palette import OTHERS
 
-COLOURS = ["#0072B2", "#D55E00", "#009E73"]  # Okabe and Ito's, for the colour-blind
 OURS, PEER, LIMIT = "fedgbo", "best other framework", "matrix product's rate"
 
 
@@ -36,7 +36,7 @@ def speed_chart(rows: Sequence[Row], peers: Sequence[Peer]) -> Any:
         y=alt.Y("task:N", sort=order, title=None),
     )
     marks = base.mark_point(filled=True, size=110, opacity=1).encode(
-        color=alt.Color("who:N", scale=alt.Scale(domain=names, range=COLOURS), title=None),
+        color=alt.Color("who:N", scale=alt.Scale(domain=names, range=list(OTHERS[:3])), title=None),
         shape=alt.Shape(
             "who:N", scale=alt.Scale(domain=names, range=["circle", "square", "triangle-right"]), title=None
         ),
@@ -64,6 +64,6 @@ def growth_chart(grown: Sequence[Growth]) -> Any:
         x = alt.X("value:Q", scale=alt.Scale(type="log"), title=axis.axis)
         y = alt.Y("ms:Q", scale=alt.Scale(type="log"), title="ms a round")
         line = alt.Chart(alt.Data(values=linear)).mark_line(strokeDash=[4, 3], color="grey").encode(x=x, y=y)
-        dots = alt.Chart(alt.Data(values=measured)).mark_line(point=True, color=COLOURS[0]).encode(x=x, y=y)
+        dots = alt.Chart(alt.Data(values=measured)).mark_line(point=True, color=OTHERS[0]).encode(x=x, y=y)
         charts.append((line + dots).properties(width=270, height=180, title=f"grows like n^{axis.exponent:.2f}"))
     return titled(alt.concat(*charts, columns=2), "How the cost of a round grows", "dashed: linear")
