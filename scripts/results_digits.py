@@ -8,15 +8,8 @@ import numpy as np
 from results_tasks import save_with_digest
 
 from fedgbo.experiments.presets import preset
-from fedgbo.reports.comparison import (
-    conclusion,
-    cost_columns,
-    cost_lines,
-    cost_remarks,
-    number_word,
-    paired,
-    summarise,
-)
+from fedgbo.reports.comparison import conclusion, number_word, paired, summarise
+from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, read_metrics
 from fedgbo.reports.sections import sections_of

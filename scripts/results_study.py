@@ -5,7 +5,8 @@ from pathlib import Path
 from results_tasks import MILESTONES, save_with_digest, wrapped
 
 from fedgbo.experiments.study import final_groups, kept_runs, read_study, search_table
-from fedgbo.reports.comparison import PAIRED, REMARK, conclusion, cost_columns, cost_lines, percent, summarise
+from fedgbo.reports.comparison import conclusion, percent, summarise
+from fedgbo.reports.cost_table import PAIRED, REMARK, cost_columns, cost_lines
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group
 from fedgbo.reports.table import Cell, Table, markdown

@@ -14,7 +14,8 @@ from fedgbo.core.errors import RunFolderError
 from fedgbo.experiments.paper.cost_tables import printed_rows as published
 from fedgbo.experiments.paper.cost_tables import tasks
 from fedgbo.reports.charts import save_chart
-from fedgbo.reports.comparison import REMARK, ROUNDING, conclusion, cost_columns, cost_lines, percent, summarise
+from fedgbo.reports.comparison import ROUNDING, conclusion, percent, summarise
+from fedgbo.reports.cost_table import REMARK, cost_columns, cost_lines
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import Line, Section, sections_of, shared_settings

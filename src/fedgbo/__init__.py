@@ -84,7 +84,7 @@ from fedgbo.runs.round import Progress
 from fedgbo.tasks.task import Task
 
 if TYPE_CHECKING:
-    from fedgbo.experiments.comparison import Comparison, compare
+    from fedgbo.experiments.compare import Comparison, compare
 
 try:
     __version__ = version("fedgbo")
@@ -108,7 +108,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import comparisons at their first use: they need the reports, which take half a second to import."""
     if name in ("Comparison", "compare"):
-        from fedgbo.experiments import comparison
+        from fedgbo.experiments.compare import Comparison, compare
 
-        return getattr(comparison, name)
+        return Comparison if name == "Comparison" else compare
     raise AttributeError(f"module 'fedgbo' has no attribute {name!r}")

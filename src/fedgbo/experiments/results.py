@@ -9,7 +9,8 @@ from fedgbo.core import FolderBusyError, RunFolderError
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name
-from fedgbo.reports.comparison import BRIEF, baseline_of, cost_columns, cost_lines, cost_remarks
+from fedgbo.reports.comparison import baseline_of
+from fedgbo.reports.cost_table import BRIEF, cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import distinct, settings_of, unique
 from fedgbo.reports.table import Cell, Table

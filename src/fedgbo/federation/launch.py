@@ -7,16 +7,13 @@
 Only the processes of apps import fedgbo and torch; the others need half of the memory without them. Each runs Flower's
 command of that name, with Flower's options, after a change for which Flower has no option:
 
-superlink   asks for the content of the file SECRET, as a bearer token, on the Control API. Flower's open edition lets
-            everybody use that API, who then runs code on the server and on all nodes. Besides, an internal error, such
-            as a full disk, is answered with 503, which all of Flower's processes retry. A 500 ends them.
-supernode   ends when its loop ends. In Flower the process stays, without asking for work. During a run it asks for work
-            every second, and looks for its app's reply ten times a second. Flower's takes three seconds and half a one.
-superexec   forks for each app, and gives the fork one task after another, so that a node loads its data and builds its
-            model once for a run. Flower starts a process for each message, which loads torch, Flower and fedgbo for
-            about three seconds, and has the task's token on its command line, where every user of the machine can read
-            it. Besides, an app runs only if the folder APPS allows it (see `apps.py`; `-` allows all), and the text of
-            its exceptions, which may quote a node's data, stays in the node's log.
+superlink   asks for the content of the file SECRET, as a bearer token, on the Control API, with which everybody could run
+            code on the server and on all nodes. It answers an internal error, such as a full disk, with 503, which all
+            of Flower's processes retry. A 500 ends them.
+supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks every second.
+superexec   forks once for each app, so that a node loads its data and builds its model once for a run. Flower starts a
+            process for each message, with the task's token on a command line that every user can read. An app runs only
+            if the folder APPS allows it (`-` allows all), and the text of its exceptions stays in the node's log.
 
 What is replaced here is private to Flower. Tests of real federations fail if a new version of Flower moves it.
 """

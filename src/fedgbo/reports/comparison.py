@@ -1,4 +1,4 @@
-"""Compare algorithms over seeds: Student's t, a cost table like the paper's Table 4, and a sentence of conclusion.
+"""Compare algorithms over seeds: Student's t, rounds to match FedAvg with an interval, and a sentence of conclusion.
 
 Two runs with the same seed start from the same model and see the same cohorts and batches, so paired differences vary
 less than accuracies. scipy.special is enough for this; scipy.stats takes three times as long to import.
@@ -14,22 +14,10 @@ from scipy.special import stdtr, stdtrit
 from fedgbo.core import ConfigError, stream
 from fedgbo.reports.load import Floats, Group
 from fedgbo.reports.palette import shown_names
-from fedgbo.reports.table import Cell, quantity
 
 FEWEST_SEEDS = 3  # for an interval of a ratio, and for a band in a picture
 RESAMPLES = 10_000
 ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
-COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
-BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Fewer rounds", "Difference to FedAvg")
-AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Fewer rounds", "Difference to FedAvg", "p")
-REMARK = (
-    "Best accuracy: the highest mean over seeds, ± half of its 95% Student's t interval; rounds, upload and FLOPs (of "
-    "all clients) are those until then."
-)
-PAIRED = (
-    "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the paired t "
-    "test's."
-)
 SCALE = 1.0  # of accuracies; an interval that is wider says nothing
 
 
@@ -261,43 +249,6 @@ def number_word(seeds: int) -> str:
     return f"{words[seeds] if seeds < len(words) else seeds} seed{'' if seeds == 1 else 's'}"
 
 
-def cost_columns(against: bool) -> tuple[str, ...]:
-    """Return the column heads; `against` adds those that compare with FedAvg."""
-    return COLUMNS + (AGAINST if against else ())
-
-
-def cost_remarks(against: bool) -> tuple[str, ...]:
-    """Explain the columns."""
-    return (REMARK, PAIRED) if against else (REMARK,)
-
-
-def cost_lines(groups: Sequence[Group], against: bool) -> list[tuple[Cell, ...]]:
-    """Return the cells of each group; the first is its label."""
-    rows, base = summarise(groups), baseline_of(groups)
-    baseline = next((row for row, group in zip(rows, groups, strict=True) if group is base), None)
-    return row_lines(rows, baseline, against)
-
-
-def row_lines(rows: Sequence[Summary], baseline: Summary | None, against: bool) -> list[tuple[Cell, ...]]:
-    """Return the cells of each summary; `baseline` is one of them."""
-    highest = max((row.accuracy for row in rows), default=None)
-    lines = []
-    for row in rows:
-        cells = [Cell(row.label), accuracy_cell(row, strong=row.accuracy == highest), *_effort_cells(row.best)]
-        if against and baseline is not None and row is not baseline:
-            ratio = f"{baseline.best.round / row.match.round:.1f}x" if row.match and row.match.round else "-"
-            cells += [*_effort_cells(row.match), Cell(ratio), *paired_cells(row.versus)]
-        elif against:
-            cells += [Cell("-")] * len(AGAINST)
-        lines.append(tuple(cells))
-    return lines
-
-
-def accuracy_cell(row: Summary, published: str | None = None, *, strong: bool = False) -> Cell:
-    """Write an accuracy in per cent with its interval."""
-    return Cell(percent(row.accuracy, row.interval), published, exact=row.accuracy, strong=strong)
-
-
 def percent(accuracy: float, interval: float | None) -> str:
     """Write a share in per cent with half of its interval, where that means something.
 
@@ -311,17 +262,6 @@ def percent(accuracy: float, interval: float | None) -> str:
     if interval is None or interval < ROUNDING or 2 * interval > SCALE:
         return number
     return f"{number} ± " + (f"{100 * interval:.1f}" if 100 * interval >= 0.05 else "<0.1")
-
-
-def paired_cells(versus: Paired | None) -> list[Cell]:
-    """Write a difference in points and its p value."""
-    if versus is None:
-        return [Cell("-"), Cell("-")]
-    meaningless = versus.p is None or (versus.interval is not None and versus.interval < ROUNDING)  # no variance
-    p = "-" if meaningless or versus.p is None else "< 0.001" if versus.p < 0.001 else f"{versus.p:.3f}"
-    text = percent(versus.difference, versus.interval)
-    text = f"+{text}" if versus.difference > 0 and not text.startswith("0.0") else text
-    return [Cell(text, exact=versus.difference), Cell(p, exact=versus.p)]
 
 
 def _best(group: Group) -> int:  # the index of an evaluation
@@ -348,11 +288,3 @@ def _effort(group: Group, at: int) -> Effort:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if len(known) == len(values) else None
-
-
-def _effort_cells(effort: Effort | None) -> list[Cell]:
-    if effort is None:
-        return [Cell("-")] * 3
-    upload = Cell(quantity(effort.upload_bytes, "B", 1024), exact=effort.upload_bytes)
-    flops = "not counted" if effort.flops is None else quantity(effort.flops, "")
-    return [Cell(str(effort.round), exact=effort.round), upload, Cell(flops, exact=effort.flops)]

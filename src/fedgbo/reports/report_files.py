@@ -21,15 +21,8 @@ import numpy as np
 from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.reports.charts import altair, colours, embedded, extra, live_chart, save_chart
-from fedgbo.reports.comparison import (
-    baseline_of,
-    conclusion,
-    cost_columns,
-    cost_lines,
-    cost_remarks,
-    finding,
-    summarise,
-)
+from fedgbo.reports.comparison import baseline_of, conclusion, finding, summarise
+from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.curves import DRIFT, SCORES, Axis, Point, cost_axes, measured, points
 from fedgbo.reports.finding import bar_layers, finding_chart, rounds_to_target
 from fedgbo.reports.label_skew import Labels, Skew, live_skew_chart, skew_chart

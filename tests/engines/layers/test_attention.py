@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgbo.engines.layers import accelerate
-from fedgbo.engines.layers.attention import FastAttention
+from fedgbo.engines.layers import FastAttention, accelerate
 from tests.engines.layers.compare import TOLERANCE, assert_same_bits, assert_same_function, relative
 
 

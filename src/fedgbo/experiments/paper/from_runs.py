@@ -18,7 +18,8 @@ from fedgbo.experiments.paper.cost_tables import PaperTask, caption, printed_row
 from fedgbo.experiments.presets import takes_optimiser
 from fedgbo.experiments.results import Results, heading
 from fedgbo.optimisers import OPTIMISERS
-from fedgbo.reports.comparison import PAIRED, Effort, accuracy_cell, paired_cells, summarise
+from fedgbo.reports.comparison import Effort, summarise
+from fedgbo.reports.cost_table import PAIRED, accuracy_cell, paired_cells
 from fedgbo.reports.curves import Curve, curve
 from fedgbo.reports.load import Group, group_runs
 from fedgbo.reports.table import Cell, Table
