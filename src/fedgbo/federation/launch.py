@@ -1,21 +1,18 @@
 """Flower's processes, run by this module: the only place that replaces parts of Flower.
 
-    python -P launch.py superlink SECRET [OPTION]...
-    python -P launch.py supernode [OPTION]...
-    python -P launch.py superexec APPS [OPTION]...
+    python -P launch.py superlink SECRET [OPTION]... | supernode [OPTION]... | superexec APPS [OPTION]...
 
 Only the processes of apps import fedgbo and torch; the others need half of the memory without them. Each runs Flower's
 command of that name, with Flower's options, after a change for which Flower has no option:
 
-superlink   asks for the content of the file SECRET, as a bearer token, on the Control API, with which everybody could run
-            code on the server and on all nodes. It answers an internal error, such as a full disk, with 503, which all
-            of Flower's processes retry. A 500 ends them.
+superlink   asks for the content of the file SECRET, as a bearer token, on the Control API, which could run code on the
+            server and on all nodes. An internal error, such as a full disk, is answered with 503, which Flower retries.
 supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks every second.
 superexec   forks once for each app, so that a node loads its data and builds its model once for a run. Flower starts a
             process for each message, with the task's token on a command line that every user can read. An app runs only
             if the folder APPS allows it (`-` allows all), and the text of its exceptions stays in the node's log.
 
-What is replaced here is private to Flower. Tests of real federations fail if a new version of Flower moves it.
+The parts that are replaced are private. Tests of real federations fail if a new version of Flower moves them.
 """
 
 import ctypes
