@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
@@ -48,6 +49,23 @@ def test_the_whole_family_ends(family, words):
     assert not any(mark.alive for mark in marks)
     assert not process.alive
     stop([process])  # ended already: nothing happens
+
+
+def test_a_signal_that_comes_while_processes_are_stopped_is_not_lost(family):
+    got = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
+    try:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        stop([family("deaf")], seconds=1)
+        assert got == [signal.SIGTERM]
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:  # the stop is the answer to a first signal: a second one changes nothing
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            stop([family("deaf")], seconds=1)
+        assert got == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_logs_are_private_kept_and_without_colours(family):

@@ -289,11 +289,15 @@ def end_with(parent: int) -> Callable[[], None] | None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ignore a second Ctrl-C meanwhile."""
+    """Put SIGINT and SIGTERM off until the end; ignore them if the stop is itself the answer to one."""
+    answering = sys.exc_info()[0] is not None
+    noted: list[int] = []
     signals = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in signals}  # not allowed in other threads
+    before = {number: signal.signal(number, lambda got, _: noted.append(got)) for number in signals}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if noted and not answering:
+        signal.raise_signal(noted[0])
