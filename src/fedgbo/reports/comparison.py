@@ -1,7 +1,8 @@
 """Compare algorithms over seeds: Student's t, rounds to match FedAvg with an interval, and a sentence of conclusion.
 
-Two runs with the same seed start from the same model and see the same cohorts and batches, so paired differences vary
-less than accuracies. scipy.special is enough for this; scipy.stats takes three times as long to import.
+Two runs with the same seed start from the same model and see the same cohorts and orders of samples, so paired
+differences vary less than accuracies. scipy.special is enough for this; scipy.stats takes three times as long to
+import.
 """
 
 import math
