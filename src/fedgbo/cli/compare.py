@@ -41,7 +41,7 @@ def compare(
             autocompletion=opt.named("optimiser"), help="The optimiser of algorithms that take one. \\[default: sgdm]"
         ),
     ] = None,
-    seeds: Annotated[int, opt.Whole(help="Run each algorithm with so many seeds: 0, 1, ...")] = 3,
+    seeds: Annotated[int, opt.Whole(help="The number of seeds for each algorithm: 0, 1, ...")] = 3,
     rounds: opt.Rounds = None,
     local_steps: opt.LocalSteps = None,
     eval_every: opt.EvalEvery = None,

@@ -229,7 +229,7 @@ def study(
         Path | None, Option(help="The CSV file that keeps the runs that ended. \\[default: FILE.csv]")
     ] = None,
     jobs: opt.Jobs = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print what is done so far; run nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="List finished and missing runs, and run nothing.")] = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Compare algorithms at equal effort: search each one's settings on held-out data, then run the best ones.

@@ -34,7 +34,7 @@ from fedgbo.runs.describe import find, parameters
 app = typer.Typer(
     no_args_is_help=True,
     help="Real federations on Flower: try one out on this machine (up), or run one on several (new, certs, key, "
-    "serve, register, join, run; nodes, status, stop and attach tell and control what goes on).",
+    "serve, register, join, run). nodes, status, attach and stop show and control its runs.",
 )
 COMMANDS: dict[str, Callable[..., None]] = {
     "serve": machines.serve,

@@ -36,7 +36,9 @@ USER_OPTIONS = {key: OPTIONS[key] for key in OPTIONS if key not in FILLED_IN}
 
 FederationOptions = Annotated[
     list[str] | None,
-    Option("--option", "-c", metavar="KEY=VALUE", help=f"Of the federation: {', '.join(USER_OPTIONS)}; repeatable."),
+    Option(
+        "--option", "-c", metavar="KEY=VALUE", help=f"Options of the federation: {', '.join(USER_OPTIONS)}; repeatable."
+    ),
 ]
 Check = Annotated[bool, Option(help="Do the run without a federation too, and compare the results.")]
 

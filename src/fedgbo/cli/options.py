@@ -64,7 +64,9 @@ Preset = Annotated[
 Rounds = Annotated[int | None, Whole(help="The number of communication rounds. \\[default: 100]")]
 LocalSteps = Annotated[int | None, Whole(help="The local steps of a client in a round (K). \\[default: 10]")]
 Seed = Annotated[int | None, Whole(help="The random seed. \\[default: 0]")]
-EvalEvery = Annotated[int | None, Whole(help="Evaluate after so many rounds. \\[default: 100 times a run]")]
+EvalEvery = Annotated[
+    int | None, Whole(help="The number of rounds between evaluations. \\[default: 100 evaluations a run]")
+]
 ClientsPerRound = Annotated[
     str | None, Option(help="The clients that take part in a round (M): a number, or all. \\[default: the task's]")
 ]
@@ -76,11 +78,11 @@ Weights = Annotated[
     str | None,
     Option(help="Whether all clients count the same, or all samples: clients or samples. \\[default: clients]"),
 ]
-Workers = Annotated[int | None, Whole(help="Train so many clients at the same time. \\[default: the cores]")]
+Workers = Annotated[int | None, Whole(help="The number of clients that train at the same time. \\[default: the cores]")]
 Device = Annotated[str, Option(help="Where to train: cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
 Engine = Annotated[str | None, Option(help="plain: the textbook loop. vmap: many clients at a time. \\[default: auto]")]
 Explain = Annotated[bool, Option("--explain", help="Print how clients take their local steps, and why.")]
-Jobs = Annotated[int | None, Whole(help="Carry out so many runs at the same time. \\[default: the cores]")]
+Jobs = Annotated[int | None, Whole(help="The number of runs at the same time. \\[default: the cores]")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Wide = Annotated[bool, Option("--wide", help="Print all columns of the table.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Print what would be run, and run nothing.")]

@@ -81,7 +81,7 @@ def watch(
     once: Annotated[bool, Option("--once", help="Print one table and exit.")] = False,
     wide: opt.Wide = False,
     as_json: Annotated[bool, Option("--json", help="Print the runs as JSON, once.")] = False,
-    every: Annotated[float, Option(help="Update the table after so many seconds.", min=0.1)] = 1.0,
+    every: Annotated[float, Option(help="The seconds between updates of the table.", min=0.1)] = 1.0,
 ) -> None:
     """Follow the runs in a folder, of other processes too: status, rounds, accuracy, speed, estimated end.
 

@@ -89,7 +89,7 @@ def run(
 
 def resume(
     folder: Annotated[Path, Argument(help="The folder of the run.")],
-    rounds: Annotated[int | None, opt.Whole(help="Go on to so many rounds instead.")] = None,
+    rounds: Annotated[int | None, opt.Whole(help="The new number of rounds of the run.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
     explain: opt.Explain = False,

@@ -46,25 +46,25 @@ def tune(
     algorithm: Annotated[str, opt.AlgorithmName(help="The name of an algorithm, or my_file.py:Class.")] = "fedgbo",
     optimiser: opt.Optimiser = None,
     search: Annotated[str, Search(help="How to search: tpe or grid.")] = "tpe",
-    trials: Annotated[int | None, Search(help="Try so many settings. \\[default: 30; a grid: all]")] = None,
+    trials: Annotated[int | None, Search(help="The number of settings to try. \\[default: 30; a grid: all]")] = None,
     budget: Annotated[int | None, Search(help="The rounds that all trials together may take.")] = None,
-    prune: Annotated[int, Search(help="Keep one trial in so many (successive halving); 0 keeps all.")] = 3,
+    prune: Annotated[int, Search(help="Successive halving keeps one trial in this many; 0 keeps all.")] = 3,
     score: Annotated[str, Score(help="Score by curve (the mean over all rounds), best or last accuracy.")] = "curve",
-    warm_up: Annotated[int, Score(help="Leave out so many rounds at the beginning.")] = 0,
-    seeds: Annotated[int, Score(help=f"Try each setting with so many seeds: {FIRST_SEED}, {FIRST_SEED + 1}, ...")] = 2,
+    warm_up: Annotated[int, Score(help="The number of first rounds to leave out.")] = 0,
+    seeds: Annotated[int, Score(help=f"The number of seeds for each setting: {FIRST_SEED}, {FIRST_SEED + 1}, ...")] = 2,
     on: Annotated[
         str, Score(help="Score on held-out (a part of the clients' data) or on test (the test set).")
     ] = "held-out",
     held_out: Annotated[float, Score(help="Hold out this share of each client's training samples.")] = 0.2,
     test_samples: Annotated[int | None, Score(help="Evaluate on a fixed random sample of these, of this size.")] = None,
-    eval_every: Annotated[int | None, Score(help="Evaluate after so many rounds. \\[default: 20 times a run]")] = None,
+    eval_every: Annotated[
+        int | None, Score(help="The number of rounds between evaluations. \\[default: 20 evaluations a run]")
+    ] = None,
     rounds: Annotated[int, Option(help="The communication rounds of a run.")] = 100,
     local_steps: Annotated[int, Option(help="The local steps of a client in a round (K).")] = 10,
     clients_per_round: opt.ClientsPerRound = None,
     batch_size: opt.BatchSize = None,
-    jobs: Annotated[
-        int | None, Option(help="Carry out so many trials at the same time. \\[default: the cores]")
-    ] = None,
+    jobs: Annotated[int | None, Option(help="The number of trials at the same time. \\[default: the cores]")] = None,
     storage: Annotated[
         str | None, Option(help="The URL of an Optuna storage, for several machines. \\[default: a file in --out]")
     ] = None,
@@ -76,7 +76,7 @@ def tune(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Search good settings for an algorithm on a task, without looking at the test set.
+    """Search for good settings of an algorithm on a task, without looking at the test set.
 
     Stop it at any time, or kill it, and repeat the command with the same --out to resume. Run the same command twice,
     or on several machines with the same --storage, to share the work:
