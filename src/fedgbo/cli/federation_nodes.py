@@ -161,7 +161,7 @@ class AppQuestions:
         """Ask about the apps that wait for an answer."""
         for app in self._apps.asked():
             if self._pinned:
-                err.print(f"[yellow]refused:[/] {printable(app)} is none of those given with --app-sha256")
+                err.print(f"[yellow]refused:[/] {printable(app)} is not among the apps of --app-sha256")
                 self._apps.answer(app.sha256, allowed=False)
             elif sys.stdin.isatty():
                 err.print(f"the server asks this node to run {printable(app)}")
