@@ -16,7 +16,7 @@ class Ditto(FederatedAlgorithm):
     server: x_{t+1} = mean of y
 
     With λ = 0 v is trained on the client alone. v takes as many local steps as y, on the minibatches after those of y.
-    v starts at x_0; on Flower, where nodes do not keep x_0, at the first model that the client downloads.
+    v starts at x_0.
     """
 
     optimiser: SGD
