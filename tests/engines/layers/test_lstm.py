@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedgbo.engines.layers import accelerate, lstm
+from fedgbo.engines.layers import accelerate, recurrent
 from fedgbo.engines.layers.recurrent import FastLSTM
 from fedgbo.native import library
 from tests.engines.layers.compare import TOLERANCE, assert_same_bits, assert_same_function, relative, run
