@@ -13,7 +13,7 @@ from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, check_
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.presets import FIELD, presets, takes_optimiser, task_names
-from fedgbo.experiments.request import SETTINGS, Request, read_request, same_as_fedavg
+from fedgbo.experiments.request import SETTINGS, Request, parse_entry, read_request, same_as_fedavg
 from fedgbo.experiments.results import Section, summary_table
 from fedgbo.experiments.shelf import claim_folder, group_key
 from fedgbo.reports.comparison import Paired, baseline_of, versus
@@ -120,25 +120,6 @@ def parse_entries(arguments: Sequence[str], all_of_them: Sequence[str] = PAPER) 
                 f"'{setting}': all algorithms of a comparison have the same {key}; see --task and --seeds"
             )
     return entries
-
-
-def parse_entry(entry: str) -> tuple[str, str | None]:
-    """Split name:optimiser, where both may be path/to/file.py:Class.
-
-    >>> parse_entry("FedGBO:Adam"), parse_entry("fedavg"), parse_entry("mine.py:Own")
-    (('fedgbo', 'adam'), ('fedavg', None), ('mine.py:Own', None))
-    >>> parse_entry("fedgbo:my.py:AdamW"), parse_entry("mine.py:Own:sgdm")
-    (('fedgbo', 'my.py:AdamW'), ('mine.py:Own', 'sgdm'))
-    """
-    names, rest = [], entry
-    while rest:
-        own = re.match(r"[^:]*\.py:[^:]*|[^:]*", rest)
-        name = own[0] if own else rest
-        names.append(name if ":" in name else name.lower())
-        rest = rest[len(name) + 1 :]
-    if not 1 <= len(names) <= 2 or not all(names):
-        raise ConfigError(f"'{entry}' must be an algorithm, or algorithm:optimiser, e.g. fedavg or fedgbo:sgdm")
-    return names[0], names[1] if len(names) > 1 else None
 
 
 Named = FederatedAlgorithm | str  # an object, or as on the command line: "fedgbo:sgdm lr=0.1 beta=0.9"
