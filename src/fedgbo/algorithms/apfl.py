@@ -17,8 +17,7 @@ class APFL(FederatedAlgorithm):
 
     Both gradients are on the same minibatch; α g(u) is the gradient of f(u) for v. The client's model is
     α v + (1 - α) x_t. α is fixed, as in the paper's algorithm; its rule that also learns α for each client is left out.
-    FedJAX steps v along g(u) without the factor α. v starts at x_0; on Flower, where nodes do not keep x_0, at the
-    first model that the client downloads.
+    FedJAX steps v along g(u) without the factor α. v starts at x_0.
     """
 
     optimiser: SGD

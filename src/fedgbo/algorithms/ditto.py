@@ -17,7 +17,7 @@ class Ditto(FederatedAlgorithm):
 
     With λ = 0 v is trained on the client alone. v takes as many local steps as y, on the minibatches after those of y:
     the order of the paper's Algorithm 1. Its published code takes each step of v and of y on the same minibatch.
-    v starts at x_0; on Flower, where nodes do not keep x_0, at the first model that the client downloads.
+    v starts at x_0.
     """
 
     optimiser: SGD

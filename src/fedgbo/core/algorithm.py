@@ -49,7 +49,7 @@ class FederatedAlgorithm(ABC):
     def client_state(self, params: Tensor) -> Stats:
         """Return the initial values of the vectors that every client keeps from round to round.
 
-        `params` is x_0, the model that the run starts from (on Flower the first model that the client downloads).
+        `params` is x_0, the model that the run starts from.
         `client_update` finds them in `client.state` and may replace them there. By default clients keep nothing.
         """
         return {}

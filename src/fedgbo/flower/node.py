@@ -108,9 +108,8 @@ class _Node:
             received = message.content.array_records["down"]
             like = State(engine.origin.params, buffers=engine.origin.buffers)
             down = from_record(received, received, like, numbers=True).on(device)
-            work = Round(
-                order.round, algorithm, down, [], [], pipeline, Meter(algorithm), _states(order, settings, config)
-            )
+            states, start = _states(order, settings, config), engine.origin.params  # x_0 follows from the seed
+            work = Round(order.round, algorithm, down, [], [], pipeline, Meter(algorithm), states, initial=start)
             for client, steps in zip(order.clients, order.steps, strict=True):
                 if client not in hosted:
                     about[str(client)] = {"error": f"client {client} is not hosted here"}
