@@ -20,9 +20,9 @@ CLIENTS = [(RNG.normal(size=(n, 4)) + RNG.normal(size=4), RNG.integers(0, 3, n))
 TEST = (RNG.normal(size=(10, 4)), RNG.integers(0, 3, 10))
 
 
-def task(clients_per_round=3):
+def task(clients_per_round=3, batch_size=None):
     data = fedgbo.FederatedData.from_clients(train=CLIENTS, test=TEST)
-    return fedgbo.Task("uneven", data, lambda: nn.Linear(4, 3).double(), clients_per_round, batch_size=None)
+    return fedgbo.Task("uneven", data, lambda: nn.Linear(4, 3).double(), clients_per_round, batch_size=batch_size)
 
 
 def cohort_of(t, size):
@@ -87,11 +87,23 @@ def mofedsam(x, size):
     return fedcm(x, size, gradient=sharp)
 
 
-def fednova(x, size):
+def scaffold(x, size, server_lr=0.8):
+    c, own = np.zeros(P), np.zeros((N, P))
+    for t in range(ROUNDS):
+        s, before = cohort_of(t, size), own.copy()
+        ys = {i: sgd(x, i, gradient=lambda y, i: grad(y, i) - before[i] + c) for i in s}
+        for i, y in ys.items():
+            own[i] = before[i] - c + (x - y) / (K[i] * LR)
+        x, c = x + server_lr / len(s) * sum(y - x for y in ys.values()), c + (own - before).sum(axis=0) / N
+    return x
+
+
+def fednova(x, size, server_lr=0.8, samples=None):
     for t in range(ROUNDS):
         s = cohort_of(t, size)
-        tau_eff = mean([K[i] for i in s])
-        x = x - tau_eff * LR * mean([(x - sgd(x, i)) / (LR * K[i]) for i in s])
+        p = {i: samples[i] / sum(samples[j] for j in s) if samples else 1 / len(s) for i in s}
+        tau_eff = sum(p[i] * K[i] for i in s)
+        x = x - server_lr * tau_eff * sum(p[i] * (x - sgd(x, i)) / K[i] for i in s)
     return x
 
 
@@ -146,8 +158,8 @@ def fedlin(x, size):
     return x
 
 
-def server_optimiser(x, size, rule, server_lr=0.5, b1=0.8, b2=0.9, eps=0.1):
-    m, v = np.zeros(P), np.ones(P)
+def server_optimiser(x, size, rule, server_lr=0.5, b1=0.8, b2=0.9, eps=0.1, initial=1.0):
+    m, v = np.zeros(P), np.full(P, initial)
     for t in range(ROUNDS):
         d = mean([x - sgd(x, i) for i in cohort_of(t, size)])
         m = d if rule == "adagrad" else b1 * m + (1 - b1) * d

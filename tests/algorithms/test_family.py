@@ -8,7 +8,7 @@ import fedgbo
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.memory import ClientMemory
 from tests.algorithms import family
-from tests.algorithms.family import LR, ROUNDS, SEED, K, N, task
+from tests.algorithms.family import LR, ROUNDS, SEED, SIZES, K, N, task
 
 SGD = fedgbo.SGD(LR)
 HEAD = [(12, 15)]
@@ -16,7 +16,8 @@ ALGORITHMS = {
     "fedcm": (fedgbo.FedCM(SGD, alpha=0.3, server_lr=0.8), family.fedcm, {}),
     "fedsam": (fedgbo.FedSAM(SGD, rho=0.2, server_lr=0.9), family.fedsam, {}),
     "mofedsam": (fedgbo.MoFedSAM(SGD, alpha=0.3, rho=0.2, server_lr=0.8), family.mofedsam, {}),
-    "fednova": (fedgbo.FedNova(SGD), family.fednova, {}),
+    "scaffold": (fedgbo.SCAFFOLD(SGD, server_lr=0.8), family.scaffold, {}),
+    "fednova": (fedgbo.FedNova(SGD, server_lr=0.8), family.fednova, {}),
     "feddyn": (fedgbo.FedDyn(SGD, alpha=0.4), family.feddyn, {}),
     "ghbm": (fedgbo.GHBM(SGD, beta=0.8, tau=2), family.ghbm, {}),
     "qfedavg": (fedgbo.QFedAvg(SGD, q=1.5), family.qfedavg, {}),
@@ -25,6 +26,18 @@ ALGORITHMS = {
     "fedadam": (fedgbo.FedAdam(SGD, fedgbo.Adam(0.5, 0.8, 0.9, 0.1)), family.server_optimiser, {"rule": "adam"}),
     "fedyogi": (fedgbo.FedYogi(SGD, fedgbo.Yogi(0.5, 0.8, 0.9, 0.1)), family.server_optimiser, {"rule": "yogi"}),
     "fedadagrad": (fedgbo.FedAdagrad(SGD, fedgbo.AdaGrad(0.5, 0.1)), family.server_optimiser, {"rule": "adagrad"}),
+    **{
+        f"fed{rule}, v from the square of tau": (
+            algorithm(SGD, optimiser(0.5, *betas, eps=0.1, initial=0.1**2)),
+            family.server_optimiser,
+            {"rule": rule, "initial": 0.1**2},
+        )
+        for rule, algorithm, optimiser, betas in (
+            ("adam", fedgbo.FedAdam, fedgbo.Adam, (0.8, 0.9)),
+            ("yogi", fedgbo.FedYogi, fedgbo.Yogi, (0.8, 0.9)),
+            ("adagrad", fedgbo.FedAdagrad, fedgbo.AdaGrad, ()),
+        )
+    },
     "fedper": (fedgbo.FedPer(SGD, HEAD), family.fedper, {}),
     "fedbn": (fedgbo.FedBN(SGD, HEAD), family.fedper, {}),
     "fedrep": (fedgbo.FedRep(SGD, HEAD, head_steps=2), family.fedper, {"head_steps": 2}),
@@ -58,6 +71,33 @@ def test_algorithms(name, engine, size, tmp_path):
         assert models
         for i, model in models.items():
             np.testing.assert_allclose(model, own[i], rtol=0, atol=1e-9)
+
+
+def test_fednova_with_the_weights_of_the_paper():
+    """p_i is a client's share of the cohort's samples, in the mean of differences and in tau_eff."""
+    algorithm, settings = fedgbo.FedNova(SGD, server_lr=0.8), {"local_steps": K, "seed": SEED, "weights": "samples"}
+    start = fedgbo.run(task(), algorithm, rounds=1, callbacks=[fedgbo.Progress.stop], **settings).params.numpy()
+    found = fedgbo.run(task(), algorithm, rounds=ROUNDS, **settings).params.numpy()
+    np.testing.assert_allclose(found, family.fednova(start, 3, samples=SIZES), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", [fedgbo.Mime(SGD), fedgbo.FedLin(SGD)], ids=["mime", "fedlin"])
+def test_the_control_variate_is_on_the_minibatch_of_the_gradient(algorithm):
+    """The first local step is along c whatever the minibatch, as g(y) and g(x_t) cancel."""
+    small, full = (
+        fedgbo.run(task(batch_size=size), algorithm, rounds=ROUNDS, local_steps=1, seed=SEED).params
+        for size in (2, None)
+    )
+    torch.testing.assert_close(small, full, rtol=0, atol=1e-12)
+
+
+def test_both_models_of_apfl_are_on_the_same_minibatch(tmp_path):
+    """With alpha 1 the own model takes the local steps of the global one, in its first round."""
+    algorithm = fedgbo.APFL(SGD, alpha=1.0)
+    settings = {"rounds": 1, "local_steps": 3, "seed": SEED, "out": tmp_path / "run"}
+    params = fedgbo.run(task(1, batch_size=2), algorithm, **settings).params
+    (own,) = personal_models(tmp_path / "run", algorithm, params).values()
+    np.testing.assert_allclose(own, params.numpy(), rtol=0, atol=1e-12)
 
 
 ADAM = {"lr": 0.2, "beta1": 0.8, "beta2": 0.9, "eps": 0.1}

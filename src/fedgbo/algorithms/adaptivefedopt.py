@@ -51,14 +51,14 @@ class FedAvgM(_ServerOptimiser):
 
 @dataclass(frozen=True)
 class FedAdam(_ServerOptimiser):
-    """Adam on the server. The paper's τ is our ε, and its v starts at τ² or above, ours at 1: Adam's `initial`."""
+    """Adam on the server. The paper's τ is our ε. Its v starts anywhere from τ² on, ours at Adam's `initial`: 1."""
 
     server: Adam
 
 
 @dataclass(frozen=True)
 class FedYogi(_ServerOptimiser):
-    """Yogi on the server; the paper's τ is our ε, and v starts at Yogi's `initial` (the paper: at τ² or above)."""
+    """Yogi on the server; τ and v are as in FedAdam."""
 
     server: Yogi
 

@@ -16,7 +16,8 @@ class APFL(FederatedAlgorithm):
     server: x_{t+1} = mean of w
 
     Both gradients are on the same minibatch; α g(u) is the gradient of f(u) for v. The client's model is
-    α v + (1 - α) x_t. α is fixed: the paper's rule that learns α for each client is left out. v starts at x_0.
+    α v + (1 - α) x_t. α is fixed, as in the paper's algorithm; its rule that also learns α for each client is left out.
+    FedJAX steps v along g(u) without the factor α. v starts at x_0.
     """
 
     optimiser: SGD

@@ -15,7 +15,8 @@ class Ditto(FederatedAlgorithm):
     client: K times y <- y - η g(y), from y = x_t;  K times v <- v - η (g(v) + λ (v - x_t))
     server: x_{t+1} = mean of y
 
-    With λ = 0 v is trained on the client alone. v takes as many local steps as y, on the minibatches after those of y.
+    With λ = 0 v is trained on the client alone. v takes as many local steps as y, on the minibatches after those of y:
+    the order of the paper's Algorithm 1. Its published code takes each step of v and of y on the same minibatch.
     v starts at x_0.
     """
 

@@ -1,4 +1,4 @@
-"""FedAvg (McMahan et al., 2017)."""
+"""FedAvg (McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017)."""
 
 from dataclasses import dataclass
 

@@ -17,7 +17,8 @@ class FedDyn(FederatedAlgorithm):
     server: h <- h + α |S| / N mean of (x_t - y);  x_{t+1} = mean of y - h / α
 
     h and h_i start at zero. The paper minimises the clients' problem exactly; we take K local steps, as the published
-    code does. That code also adds weight decay and clips gradients, which we leave to a transform.
+    code does. That code also divides α by a client's share of the samples, adds weight decay and clips gradients, none
+    of which is in the paper's algorithm; all are left out.
     """
 
     optimiser: SGD

@@ -1,4 +1,4 @@
-"""FedGBO (Mills et al., Accelerating Federated Learning with a Global Biased Optimiser, Algorithm 1, 2021)."""
+"""FedGBO (Mills et al., Accelerating Federated Learning with a Global Biased Optimiser, Algorithm 1, 2022)."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,6 @@
-"""FedLin (Mitra et al., Linear Convergence in Federated Learning: Tackling Client Heterogeneity, 2021)."""
+"""FedLin (Mitra et al., Linear Convergence in Federated Learning: Tackling Client Heterogeneity and Sparse Gradients,
+2021).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""FedMAX (Chen, Bhardwaj and Marculescu, 2020)."""
+"""FedMAX (Chen, Bhardwaj and Marculescu, FedMAX: Mitigating Activation Divergence for Accurate and
+Communication-Efficient Federated Learning, 2020).
+"""
 
 from dataclasses import dataclass
 

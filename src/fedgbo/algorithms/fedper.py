@@ -15,7 +15,8 @@ class PartlyPersonal(FederatedAlgorithm):
     """`personal_part` are pairs (begin, end) of places in the flat model, which `fedgbo.places(model, ...)` finds; or a
     number: so many of the model's last parameters, such as those of its last layer.
 
-    The server never changes personal parameters: clients send zeros for them, and start with the initial ones.
+    The server never changes personal parameters: clients send zeros for them, and all start with those of x_0 (FedPer's
+    paper draws them for each client).
     """
 
     optimiser: SGD

@@ -1,4 +1,4 @@
-"""FedProx (Li et al., 2020)."""
+"""FedProx (Li et al., Federated Optimization in Heterogeneous Networks, 2020)."""
 
 from dataclasses import dataclass
 

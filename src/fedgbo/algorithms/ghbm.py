@@ -1,4 +1,6 @@
-"""GHBM (Zaccone et al., Communication-Efficient Federated Learning with Generalized Heavy-Ball Momentum, 2025)."""
+"""GHBM (Zaccone et al., Communication-Efficient Heterogeneous Federated Learning with Generalized Heavy-Ball Momentum,
+2025).
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Mime (Karimireddy et al., Breaking the centralized barrier for cross-device federated learning, 2021)."""
+"""Mime (Karimireddy et al., Breaking the Centralized Barrier for Cross-Device Federated Learning, 2021)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

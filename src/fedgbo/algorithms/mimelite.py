@@ -1,4 +1,6 @@
-"""Mimelite (Karimireddy et al., Mime, 2020) and MimeXlite, its variant with minibatches (the paper, Section 5.2)."""
+"""Mimelite (Karimireddy et al., Breaking the Centralized Barrier for Cross-Device Federated Learning, 2021), and
+MimeXlite, its variant with minibatches (Section 5.2 of the paper of FedGBO).
+"""
 
 from abc import abstractmethod
 from dataclasses import dataclass

@@ -12,8 +12,8 @@ from fedgbo.algorithms import PAPER, PERSONALISED
 from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, check_seed, unknown, whole
 from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.experiments.jobs import Job
-from fedgbo.experiments.presets import FIELD, parse_entry, presets, takes_optimiser, task_names
-from fedgbo.experiments.request import SETTINGS, Request, read_request, same_as_fedavg
+from fedgbo.experiments.presets import FIELD, presets, takes_optimiser, task_names
+from fedgbo.experiments.request import SETTINGS, Request, parse_entry, read_request, same_as_fedavg
 from fedgbo.experiments.results import Section, summary_table
 from fedgbo.experiments.shelf import claim_folder, group_key
 from fedgbo.reports.comparison import Paired, baseline_of, versus
@@ -30,6 +30,8 @@ from fedgbo.tasks.task import Task
 
 ALL, PAPERS = "all", "paper"  # names that stand for several algorithms
 SHARED = ("task", "algorithm", "seed")  # settings that one algorithm of a comparison cannot have for itself
+Named = FederatedAlgorithm | str  # an object, or as on the command line: "fedgbo:sgdm lr=0.1 beta=0.9"
+OWN = ("algorithm", "optimiser", "objective", "preset", *SETTINGS)  # settings that an algorithm may have for itself
 SETTING = re.compile(r"[A-Za-z_][\w.]*\s*=")  # how key=value begins
 
 
@@ -120,10 +122,6 @@ def parse_entries(arguments: Sequence[str], all_of_them: Sequence[str] = PAPER) 
                 f"'{setting}': all algorithms of a comparison have the same {key}; see --task and --seeds"
             )
     return entries
-
-
-Named = FederatedAlgorithm | str  # an object, or as on the command line: "fedgbo:sgdm lr=0.1 beta=0.9"
-OWN = ("algorithm", "optimiser", "objective", "preset", *SETTINGS)  # settings that an algorithm may have for itself
 
 
 @dataclass(frozen=True, eq=False, repr=False)

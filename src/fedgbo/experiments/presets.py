@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -191,22 +190,3 @@ def _parse(text: str, where: str) -> list[Preset]:
 def _digits(value: float) -> str:
     """Write a number with six digits, or with all that it needs."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-
-
-def parse_entry(entry: str) -> tuple[str, str | None]:
-    """Split name:optimiser, where both may be path/to/file.py:Class.
-
-    >>> parse_entry("FedGBO:Adam"), parse_entry("fedavg"), parse_entry("mine.py:Own")
-    (('fedgbo', 'adam'), ('fedavg', None), ('mine.py:Own', None))
-    >>> parse_entry("fedgbo:my.py:AdamW"), parse_entry("mine.py:Own:sgdm")
-    (('fedgbo', 'my.py:AdamW'), ('mine.py:Own', 'sgdm'))
-    """
-    names, rest = [], entry
-    while rest:
-        own = re.match(r"[^:]*\.py:[^:]*|[^:]*", rest)
-        name = own[0] if own else rest
-        names.append(name if ":" in name else name.lower())
-        rest = rest[len(name) + 1 :]
-    if not 1 <= len(names) <= 2 or not all(names):
-        raise ConfigError(f"'{entry}' must be an algorithm, or algorithm:optimiser, e.g. fedavg or fedgbo:sgdm")
-    return names[0], names[1] if len(names) > 1 else None

@@ -210,6 +210,25 @@ def read_toml(file: Path) -> tuple[str, Table]:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
 
 
+def parse_entry(entry: str) -> tuple[str, str | None]:
+    """Split name:optimiser, where both may be path/to/file.py:Class.
+
+    >>> parse_entry("FedGBO:Adam"), parse_entry("fedavg"), parse_entry("mine.py:Own")
+    (('fedgbo', 'adam'), ('fedavg', None), ('mine.py:Own', None))
+    >>> parse_entry("fedgbo:my.py:AdamW"), parse_entry("mine.py:Own:sgdm")
+    (('fedgbo', 'my.py:AdamW'), ('mine.py:Own', 'sgdm'))
+    """
+    names, rest = [], entry
+    while rest:
+        own = re.match(r"[^:]*\.py:[^:]*|[^:]*", rest)
+        name = own[0] if own else rest
+        names.append(name if ":" in name else name.lower())
+        rest = rest[len(name) + 1 :]
+    if not 1 <= len(names) <= 2 or not all(names):
+        raise ConfigError(f"'{entry}' must be an algorithm, or algorithm:optimiser, e.g. fedavg or fedgbo:sgdm")
+    return names[0], names[1] if len(names) > 1 else None
+
+
 def parse_override(content: Table, override: str) -> None:
     """Set one `key=value`; dots in the key reach into tables."""
     key, equals, value = override.partition("=")

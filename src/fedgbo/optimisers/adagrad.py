@@ -17,7 +17,7 @@ class AdaGrad(AffineOptimiser):
     I: (x_t - x_{t+1}) (√v + ε) / (η K)
 
     v starts at 1 like that of RMSProp and Adam, since FedGBO's first round has no other v to divide by. torch's Adagrad
-    starts at 0 and optax's at 0.1, both with ε = 1e-10 or below; ours is 1e-3.
+    starts at 0 with ε = 1e-10 and optax's at 0.1 with ε = 1e-7, which it adds under the root; our ε is 1e-3.
     """
 
     lr: Number

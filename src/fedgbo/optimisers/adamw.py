@@ -20,7 +20,8 @@ class AdamW(AdamLike):
     With fixed statistics the broadcast model x_t decays, by the same amount in all K local steps, so that U is affine
     in g. torch decays the local model y_k: K steps multiply x_t by (1 - η λ)^K instead of 1 - η λ K, and what the
     client has learnt since x_t decays too. The two differ by about η λ K of either. With statistics that move (MFL's
-    clients, a server optimiser) the current model decays, as in torch. Like Adam there is no bias correction.
+    clients, a server optimiser) the current model decays, as in torch. Like Adam there is no bias correction. λ is
+    multiplied by η, as in torch; the paper's λ is our η λ.
     """
 
     weight_decay: Number = 0.01

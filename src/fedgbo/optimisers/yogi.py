@@ -17,8 +17,8 @@ class Yogi(AdamLike):
     T: m <- β₁ m + (1 - β₁) g, v <- v - (1 - β₂) sign(v - g²) g²
     I: ((x_t - x_{t+1}) (√v + ε) / (η K) - β₁ m) / (1 - β₁)
 
-    v starts at 1 like Adam's; the paper estimates it from a first batch, and optax starts at 1e-6. There is no bias
-    correction, as in the paper's Algorithm 2; optax corrects both moments.
+    v starts at 1 like Adam's; the paper estimates it from a first batch, and optax starts m and v at 1e-6. There is no
+    bias correction, as in the paper's Algorithm 2; optax corrects both moments.
     """
 
     initial: float = 1.0

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedgbo.engines.layers import accelerate, lstm
+from fedgbo.engines.layers import accelerate, recurrent
 from fedgbo.engines.layers.recurrent import FastLSTM
 from fedgbo.native import library
 from tests.engines.layers.compare import TOLERANCE, assert_same_bits, assert_same_function, relative, run
@@ -114,8 +114,8 @@ def test_float32_takes_the_c_loops(width, dtype, fast, monkeypatch):
     if library() is None:
         pytest.skip("no C compiler here")
     layer, calls = accelerate(nn.LSTM(3, width, dtype=getattr(torch, dtype))), []
-    forward = lstm._Layer.forward
-    monkeypatch.setattr(lstm._Layer, "forward", staticmethod(lambda *args: calls.append(1) or forward(*args)))
+    forward = recurrent._LSTMLayer.forward
+    monkeypatch.setattr(recurrent._LSTMLayer, "forward", staticmethod(lambda *args: calls.append(1) or forward(*args)))
     layer(torch.randn(4, 2, 3, dtype=getattr(torch, dtype)))
     assert bool(calls) == fast
 
