@@ -105,7 +105,7 @@ def test_damaged_folders_are_named_set_aside_and_done_anew(place, whole):
         checkpoint.write_bytes(b"garbage")
     listed = call(place, "twelve.toml", "--out", out, "--dry-run")
     assert "12 runs: 9 finished, 3 damaged" in listed.stdout
-    assert f"damaged   {one.name} (" in listed.stdout
+    assert f"damaged   digits fedavg K=1 seed 0 ({one}" in listed.stdout
     done = call(place, "twelve.toml", "--out", out)
     for folder in (one, two, three):
         line = f"damaged, set aside as {folder.name}.damaged-1, and done anew: "
