@@ -37,7 +37,7 @@ def test_one_job_or_two_give_the_same_bits(command, my_file, tmp_path):
     for jobs in (1, 2):
         out = tmp_path / f"jobs{jobs}"
         done = command("compare", "fedavg", "fedgbo:sgd", *shared, "--jobs", jobs, "--out", out)
-        assert "to match FedAvg" in done.stdout
+        assert "With --wide: Upload, FLOPs, Upload to match, FLOPs to match, p." in done.stdout
         assert f"picture  {out / 'accuracy.png'}" in done.stdout
         tables[jobs] = (out / "table.json").read_text(), [records(path) for path in sorted((out / "runs").iterdir())]
     assert tables[1] == tables[2]

@@ -39,7 +39,7 @@ def test_the_page_and_the_events(runs, tmp_path, monkeypatch):
     assert "run.json cannot be read" in done.stderr
     page = (tmp_path / "report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
-    assert "Runs that could not be read" in page
+    assert "1 run could not be read" in page
     events = call("report", runs, "--tensorboard", tmp_path / "tb")
     assert events.stdout == f"events   2 runs; tensorboard --logdir {tmp_path / 'tb'}\n"
 
@@ -74,7 +74,7 @@ def test_what_goes_wrong(runs, tmp_path, monkeypatch, args, code, message):
 
 
 def test_watch_once(runs):
-    done = call("watch", runs, "--once")
+    done = call("watch", runs, "--once", "--wide")
     assert done.exit_code == 0
     line = next(line for line in done.stdout.splitlines() if "fedgbo-0" in line)
     assert all(cell in line for cell in ("digits", "fedgbo-sgdm", "10/30", "60.0%", "0.1", "died"))
@@ -111,7 +111,7 @@ def test_watching_a_run_of_another_process(my_file, tmp_path):
 def test_ctrl_c_ends_watching(runs, tmp_path):
     with (tmp_path / "out").open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fedgbo", "watch", runs, "--every", "0.1"],
+            [sys.executable, "-m", "fedgbo", "watch", runs, "--wide", "--every", "0.1"],
             stdout=file,
             stderr=file,
             env={"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "120", "PYTHONPATH": ":".join(sys.path)},
