@@ -39,6 +39,14 @@ def test_differences_by_hand(comparison):
         comparison.differences(against="fedavgg")
 
 
+def drawn_points(spec):
+    """All points of a picture with several layers."""
+    if isinstance(spec, dict):
+        own = spec.get("data", {}).get("values", []) if isinstance(spec.get("data"), dict) else []
+        return [*own, *(point for key, part in spec.items() if key != "data" for point in drawn_points(part))]
+    return [point for part in spec for point in drawn_points(part)] if isinstance(spec, list) else []
+
+
 def test_table_frame_and_chart(comparison):
     assert repr(comparison) == "Comparison(fedavg, fedgbo-sgdm on small, 2 seeds)"
     assert [row[0].ours for row in comparison.table.rows] == ["fedavg", "fedgbo-sgdm"]
@@ -47,8 +55,8 @@ def test_table_frame_and_chart(comparison):
     assert len(frame) == 2 * 2 * 4
     assert set(frame["algorithm"]) == {"fedavg", "fedgbo-sgdm"}
     drawn = frame[(frame.algorithm == "fedavg") & (frame["round"] == 3)].accuracy.mean()
-    values = comparison.plot().to_dict()["data"]["values"]
-    last = next(p for p in values if p["algorithm"] == "fedavg" and p["round"] == 3)
+    points = [p for p in drawn_points(comparison.plot().to_dict()) if p.get("algorithm") == "FedAvg"]
+    last = next(p for p in points if p.get("round") == 3 and "accuracy" in p)
     assert last["accuracy"] == pytest.approx(100 * drawn)
     assert comparison.plot("loss") is not None
     with pytest.raises(fedgbo.ConfigError, match="unknown score 'los'; did you mean 'loss'"):

@@ -65,6 +65,8 @@ def test_every_row_builds_exactly_its_numbers(number):
         own = row.algorithm in ("fedmax", "fedprox") and key in ("beta", "mu")
         place = key if own else PLACES.get(key) or f"{'server' if server else 'optimiser'}.{key}"
         expected[place] = float(value)
+    if authors["Optimiser"] == "Adam":
+        expected[f"{'server' if server else 'optimiser'}.initial"] = 1.0  # v starts at 1, which the table does not say
     assert numbers(algorithm) == expected
 
 
@@ -83,5 +85,7 @@ def test_what_the_paper_did_not_run_has_no_row():
 
 
 def test_an_unknown_preset_names_the_known_ones():
-    with pytest.raises(ConfigError, match=r"unknown preset 'papre'; did you mean 'paper'\? \(known: digits, paper\)"):
+    with pytest.raises(
+        ConfigError, match=r"unknown preset 'papre'; did you mean 'paper'\? \(known: digits, field, paper\)"
+    ):
         presets("papre")
