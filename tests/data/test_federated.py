@@ -144,7 +144,8 @@ def test_taken_windows_are_the_same_windows():
 
 def test_sparse_samples_stay_fast():
     task = sparse_task()
-    config = RunConfig(task={"name": "x"}, algorithm={"name": "x"}, rounds=1, held_out=0.2, test_samples=9)
+    algorithm = {"name": "fedavg", "optimiser": {"name": "sgd", "lr": 0.1}}
+    config = RunConfig(task={"name": "x"}, algorithm=algorithm, rounds=1, held_out=0.2, test_samples=9)
     samples = sparse_samples(40, 3)
     rows = np.array([0, 3, 4, 39])
     taken = samples.take(rows)
