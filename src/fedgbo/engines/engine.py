@@ -3,9 +3,10 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
+from operator import mul
 from typing import Protocol
 
-import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -221,8 +222,8 @@ class Tally:
         count = len(self.clients) if downloads is None else downloads
         return Gathered(
             mean=Mean(combined.params, combined.stats, len(self.clients), population, combined.buffers),
-            steps=float(np.average(self.steps, weights=self.weights)),
-            loss=float(np.mean(self.losses)),
+            steps=sum(map(mul, self.steps, self.weights)) / sum(self.weights),
+            loss=fsum(self.losses) / len(self.losses),
             clients=self.clients,
             local_steps=sum(self.steps),
             gradients=self.gradients,

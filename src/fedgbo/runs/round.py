@@ -102,7 +102,7 @@ class Rounds:
             return progress._replace(ledger=progress.ledger._replace(round=t + 1), record=None, seconds={})
 
         # one group, but for asynchronous clients, who train from earlier server states
-        exchanged = [self._exchange(server, cohort, t, staleness) for staleness, cohort in groups.items()]
+        exchanged = [self._exchange(server, pipeline, cohort, t, staleness) for staleness, cohort in groups.items()]
         gathered = reduce(Gathered.with_part, (gathered for gathered, _ in exchanged))
         parts = [part for _, part in exchanged]
         mean, steps = algorithm.merge(parts)
@@ -118,10 +118,11 @@ class Rounds:
         ledger = self.accounts.booked(progress.ledger, gathered, took)
         return progress._replace(state=after, ledger=ledger, record=None, seconds=seconds)
 
-    def _exchange(self, server: State, cohort: Sequence[int], t: int, staleness: int) -> tuple[Gathered, Part]:
-        """Let clients train from the server state of so many rounds ago; return what they gave."""
-        engine, pipeline = self.engine, at_round(self.pipeline, t)
-        algorithm = at_round(self.algorithm, t - staleness)
+    def _exchange(
+        self, server: State, pipeline: Pipeline, cohort: Sequence[int], t: int, staleness: int
+    ) -> tuple[Gathered, Part]:
+        """Let clients train from the server state of `staleness` rounds ago; return what they gave."""
+        engine, algorithm = self.engine, at_round(self.algorithm, t - staleness)
         name, version = type(algorithm).__name__, algorithm.version(server, staleness)
         steps = pipeline.sampler.steps(cohort, steps_of(self.local_steps, cohort, t - staleness))
         down = State.expect(algorithm.broadcast(version), f"{name}.broadcast", server.params)
