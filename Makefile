@@ -5,6 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 NATIVE := src/fedgbo/native/built/portable.so
 JOBS ?= 2
+export PYTHONDONTWRITEBYTECODE :=  # tests start many processes; without caches each of them would compile the package
 
 .PHONY: setup demo test lint types unit docs dist format presets results clean
 .DEFAULT_GOAL := help
