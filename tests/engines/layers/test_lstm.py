@@ -93,6 +93,14 @@ def test_other_recurrences_stay(layer):
     assert accelerate(layer) is layer
 
 
+def outcome(layer, x):
+    """The output, or the error: torch has no bfloat16 LSTM for processors without AVX-512."""
+    try:
+        return layer(x)[0].tolist()
+    except RuntimeError as error:
+        return str(error)
+
+
 def test_packed_sequences_one_sample_and_autocast_go_the_way_of_torch():
     layer = nn.LSTM(2, 32)
     fast, x = accelerate(layer), torch.randn(4, 3, 2)
@@ -101,7 +109,7 @@ def test_packed_sequences_one_sample_and_autocast_go_the_way_of_torch():
     assert torch.equal(fast(packed)[0].data, layer(packed)[0].data)
     assert torch.equal(fast(x[:, 0])[0], layer(x[:, 0])[0])
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(fast(x)[0], layer(x)[0])
+        assert outcome(fast, x) == outcome(layer, x)
     with pytest.raises(RuntimeError, match="input"):
         fast(torch.randn(4, 3, 5))
     with pytest.raises(RuntimeError, match="hidden"):
