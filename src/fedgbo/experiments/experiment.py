@@ -52,7 +52,7 @@ class Changes:
 
     def words(self, configs: Sequence[RunConfig]) -> list[str]:
         """Return the changes in words, with their effect on these runs."""
-        said = ["made-up stand-ins for the data"] if self.stand_ins else []
+        said = ["synthetic stand-ins for the data"] if self.stand_ins else []
         if self.scale != 1:
             rounds, samples = (_alternatives(getattr(c, key) for c in configs) for key in ("rounds", "test_samples"))
             seeds = len({config.seed for config in configs})
