@@ -111,7 +111,7 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wid
     if as_json:
         out.print_json(content)
         return
-    show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy, and what it took"), wide)
+    show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy and its cost"), wide)
     for line in conclusion(rows):
         out.print(line)
     out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}", markup=False)

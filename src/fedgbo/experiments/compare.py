@@ -138,7 +138,7 @@ class Comparison:
         lost = {label: len(seeds) for label, seeds in self.diverged.items() if seeds}
         seeds = {label: len(self.results[label]) + len(self.diverged[label]) for label in self.results}
         section = Section(self.task, tuple(self._groups()), lost, seeds)
-        return summary_table([section], "compare", "Best accuracy, and what it took")
+        return summary_table([section], "compare", "Best accuracy and its cost")
 
     def differences(self, against: str | None = None) -> dict[str, Paired]:
         """Return by label the best accuracy minus that of `against`, paired by seed, with its 95% interval.
