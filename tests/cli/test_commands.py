@@ -183,7 +183,7 @@ def test_a_run_begun_from_python_is_not_for_the_command(tmp_path, task):
     [
         ("run", "[default: runs/<name>-<time>]"),
         ("compare", "[default: sgdm]"),
-        ("experiment", "[default: the cores]"),
+        ("experiment", "[default: the number of cores]"),
         ("tune", "[default: 30; a grid: all]"),
         ("report", "[default: report.html, unless"),
     ],

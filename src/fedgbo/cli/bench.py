@@ -44,7 +44,7 @@ def bench(
 ) -> None:
     """Measure speed on this machine: fedgbo, a plain PyTorch loop and a matrix product, in turns.
 
-    Run it on an otherwise idle machine. What counts is the ratio in one run, not the absolute figure.
+    Run it on an otherwise idle machine. Compare ratios within one run, not absolute numbers.
     """
     names = _chosen(tasks, (*LEARNING_RATES, *MODELS), "task")
     peers = dict(one.partition("=")[::2] for one in opt.comma_list([against]))

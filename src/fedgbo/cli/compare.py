@@ -30,8 +30,9 @@ def compare(
         Argument(
             metavar="[ALGORITHM]...",
             autocompletion=opt.entries,
-            help="Names such as fedavg, fedgbo:adam (with an optimiser) or my_file.py:Class; paper (its eight) or all. "
-            "KEY=VALUE after a name is for this algorithm alone, before the first name for all. \\[default: paper]",
+            help="Names such as fedavg, fedgbo:adam (with an optimiser) or my_file.py:Class; paper (the paper's eight) "
+            "or all. KEY=VALUE after a name applies to this algorithm only, before the first name to all. "
+            "\\[default: paper]",
         ),
     ] = None,
     task: Annotated[str, opt.TaskName()] = "digits",

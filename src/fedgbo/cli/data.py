@@ -72,7 +72,7 @@ def prepare(
         TestBy, Option("-t", "--test-by", help="Split by sample, or by user: train and test then have different users.")
     ] = TestBy.sample,
 ) -> None:
-    """Pack a task's public files once, into the data folder.
+    """Pack a task's public files into the data folder.
 
     The format is detected: pickles and binary versions of CIFAR; Fashion-MNIST's IDX files; LEAF's JSON; TFF's HDF5
     and SQLite; Sentiment140's CSV; Gutenberg's text; each also compressed or in an archive.
