@@ -64,7 +64,7 @@ def test_certs_key_and_new_say_what_to_do_next(tmp_path):
         (
             ["up", "--resume", "nowhere", "--task", "digits"],
             2,
-            "--resume uses the settings that the federation has",
+            "--resume uses the settings of the federation",
         ),
         (["up", "--nodes", "0"], 2, "nodes must be a whole number of at least 1"),
         (["up", "--nodes", "1000"], 2, "1000 nodes are too many for one machine"),

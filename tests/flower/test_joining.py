@@ -91,8 +91,8 @@ def introduced(**more):
     [
         ({"version": "0.0.1"}, "it has fedgbo 0.0.1, the server"),
         ({"model": "other"}, "its model has other parameters"),
-        ({"clients": [6]}, "it says it hosts a client 6, and there are 6"),
-        ({"clients": ["0"]}, "it says it hosts a client 0"),
+        ({"clients": [6]}, "it says it hosts client 6, but there are 6 clients"),
+        ({"clients": ["0"]}, "it says it hosts client 0"),
         ({"clients": None}, "does not say which clients"),
         ({"samples": [0]}, "client 0 has 0 samples"),
         ({"samples": [-3]}, "client 0 has -3 samples"),

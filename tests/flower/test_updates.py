@@ -33,7 +33,7 @@ P = sum(parameter.numel() for parameter in everyone().model().parameters())
         (with_array("params", np.zeros(P + 1, np.float32)), "shape"),
         (with_array("params", np.zeros(1, np.float32)), "shape"),  # it would broadcast
         (with_array("params", np.zeros(P, np.float64)), "type float64"),
-        (with_array("params", Array("float32", (P,), "numpy.ndarray", b"garbage")), "no npy array"),
+        (with_array("params", Array("float32", (P,), "numpy.ndarray", b"garbage")), "not an npy array"),
         (with_array("stats.m", np.zeros(P, np.float32)), r"an extra stats\.m"),
         (without("params"), "lacks params"),
         (scaled(1e6), "times the median of the others"),

@@ -32,7 +32,7 @@ class FedBuff(WrappedAlgorithm):
         not_negative("exponent", self.exponent)
         whole("max_staleness", self.max_staleness, least=0)
         if isinstance(self.base, FedBuff | FedLin | Mime):
-            raise ConfigError(f"FedBuff: base must be an algorithm with one exchange a round, not {self.base!r}")
+            raise ConfigError(f"FedBuff: base must be an algorithm with one exchange per round, not {self.base!r}")
 
     def init(self, params: Tensor) -> State:
         return self._with_past(self.base.init(params), [self.base.init(params)] * self.max_staleness)
@@ -42,7 +42,9 @@ class FedBuff(WrappedAlgorithm):
 
     def version(self, server: State, staleness: int) -> State:
         if staleness > self.max_staleness:
-            raise ConfigError(f"a client is {staleness} steps late; give FedBuff(max_staleness={staleness}) or more")
+            raise ConfigError(
+                f"a client is {staleness} server updates late; use FedBuff(max_staleness={staleness}) or more"
+            )
         if not staleness:
             return State(server.params, {name: x for name, x in server.stats.items() if not name[0].isdigit()})
         own = f"{staleness}."

@@ -29,7 +29,7 @@ class PartlyPersonal(FederatedAlgorithm):
             return
         for pair in self.personal_part:
             if not isinstance(pair, Sequence) or len(pair) != 2:
-                raise ConfigError(f"personal_part must be pairs (begin, end) of places in the model, not {pair!r}")
+                raise ConfigError(f"personal_part must be pairs (begin, end) of positions in the model, not {pair!r}")
             whole("personal_part's begin", pair[0], least=0)
             whole("personal_part's end", pair[1], least=pair[0] + 1)
 

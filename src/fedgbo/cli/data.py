@@ -80,7 +80,7 @@ def prepare(
     if task not in READERS:
         raise ConfigError(unknown("task with public files", task, READERS))
     if not there(origin):
-        raise DataError(f"there is nothing at {origin}; fedgbo data fetch {task} downloads the public files")
+        raise DataError(f"{origin} does not exist; fedgbo data fetch {task} downloads the public files")
     rules = ClientRules(min_samples, drop_incomplete, test_by is TestBy.user)
     asked = {"format": form, "fraction": fraction, "seed": seed, "rules": rules if rules != EVERY_CLIENT else None}
     given = {key: value for key, value in asked.items() if value is not None}
@@ -88,7 +88,7 @@ def prepare(
     for key in given:
         if key not in accepted:
             name = "--min-samples, --drop-incomplete or -t" if key == "rules" else f"--{key}"
-            raise ConfigError(f"{task} takes no {name}: its files say how they are split, or the task's settings")
+            raise ConfigError(f"{task} takes no {name}: its files or the task's settings determine the split")
     began = time.perf_counter()
     packed = READERS[task](origin, **given)
     place = data_home(data) / task

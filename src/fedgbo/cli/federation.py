@@ -81,7 +81,7 @@ def up(
         folder = prepare(path, config, 3 if nodes is None else nodes, options_of(option))
     else:
         if items or option or any(flag is not None for flag in (*flags.values(), nodes, to)):
-            raise ConfigError("--resume uses the settings that the federation has; give it alone")
+            raise ConfigError("--resume uses the settings of the federation; give it without other settings")
         folder = LocalFolder(resume.absolute())
         requested_config(folder.app / SETTINGS)
 

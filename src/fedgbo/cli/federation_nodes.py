@@ -140,7 +140,7 @@ def node_settings(clients: str | None, welcome: Welcome, extra: list[str] | None
     if foreign := set(client_numbers(clients or welcome.clients, MOST_CLIENTS)) - allowed:
         raise ConfigError(
             f"this node is registered as {welcome.name} for clients {welcome.clients}, not for "
-            f"{in_words(sorted(foreign))}; leave --clients out, or have the server's operators register the key anew"
+            f"{in_words(sorted(foreign))}; leave --clients out, or have the server's operators register the key again"
         )
     config: dict[str, ConfigValue] = {"clients": (clients or welcome.clients).replace(" ", "")}
     for text in extra or []:

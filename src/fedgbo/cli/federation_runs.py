@@ -99,7 +99,7 @@ def run(
 ) -> None:
     """Start or resume a run on the federation, and follow it. Run this on the server."""
     if resume is not None and to is not None:
-        raise ConfigError("give --out for a new run or --resume for one that was begun, not both")
+        raise ConfigError("give --out for a new run or --resume for an existing run, not both")
     settings = app / SETTINGS
     requested_config(settings)  # an error in it is shown before anything starts
     folder = (resume or to or opt.new_folder("federation", app.name)).absolute()
@@ -128,7 +128,7 @@ def run(
             with stopped_on_error(to_server, started.number):
                 follow_run(to_server, started.number, events, quiet)
         except Hangup as gone:
-            say(f"the terminal was closed; the run goes on; {attach_it}")
+            say(f"the terminal was closed; the run continues; {attach_it}")
             sys.exit(exit_code(gone))
     show_result(folder, check)
 
@@ -180,7 +180,7 @@ def attach(folder: RunningServer, name: RunName = None) -> None:
         try:
             follow_run(to_server, entry["run"], EventFile(run_folder))
         except KeyboardInterrupt:
-            err.print("left; the run goes on")
+            err.print("detached; the run continues")
             return
     show_result(run_folder, check=False)
 
@@ -208,7 +208,9 @@ def _chosen(to_server: Control, name: str | None, ended: bool = False) -> dict[s
         return next(iter(going_on.values()))
     if name in choice:
         return choice[name]
-    what = f"{len(going_on)} runs go on" if name is None else f"no run {name} {'is known' if ended else 'goes on'}"
+    what = (
+        f"{len(going_on)} runs are active" if name is None else f"no run {name} {'is known' if ended else 'is active'}"
+    )
     raise ConfigError(f"{what}; name one (running: {', '.join(going_on) or 'none'})")
 
 

@@ -105,7 +105,7 @@ def follow_run(
     def check() -> None:
         if local is not None:
             for process in local.lost():
-                err.print(f"[yellow]{process.name} is gone;[/] {printable(process.last_words())}")
+                err.print(f"[yellow]{process.name} has exited;[/] {printable(process.last_words())}")
 
     ending = follow(to_server, number, events, show, check)
     if not ending.completed:

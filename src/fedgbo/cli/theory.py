@@ -80,7 +80,7 @@ def bound(
         return
     _check_folder(figure)
     if lr is not None and c is not None:
-        raise ConfigError("give --lr or --c, not both: C stands for the learning rate 2 C / (K √T)")
+        raise ConfigError("give --lr or --c, not both: C determines the learning rate 2 C / (K √T)")
     problem = Problem(smoothness, gradient, heterogeneity, noise, gap)
     Training(beta, local_steps, rounds, 1.0, lipschitz)  # checks β and T before they go into a formula
     if lr is not None:
@@ -150,7 +150,9 @@ def _check_nothing_given(context: typer.Context) -> None:
     for parameter in context.command.params:
         if context.params.get(parameter.name or "") != parameter.default:
             name, command = max(parameter.opts, key=len), context.invoked_subcommand
-            raise ConfigError(f"{name} before {command} does nothing; write it after {command}, if that has it")
+            raise ConfigError(
+                f"{name} before {command} has no effect; write it after {command}, if {command} has this option"
+            )
 
 
 def _check_folder(figure: Path | None) -> None:

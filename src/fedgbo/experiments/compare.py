@@ -222,7 +222,9 @@ def compare(
         raise ConfigError(f"task must be a fedgbo.Task such as fedgbo.Task(name, data, model), not {task!r:.60}")
     for key in ("seed", "resume"):
         if key in settings:
-            raise ConfigError(f"fedgbo.compare takes no {key}; give seeds=, and out= to go on with what is there")
+            raise ConfigError(
+                f"fedgbo.compare does not accept {key}; give seeds=, and out= to continue with existing runs"
+            )
     named, chosen = _labelled(algorithms, task), _seeds(seeds)
     results: dict[str, dict[int, Result]] = {label: {} for label in named}
     diverged: dict[str, dict[int, str]] = {label: {} for label in named}

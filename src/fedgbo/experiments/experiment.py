@@ -228,7 +228,7 @@ def _matching(entries: Sequence[Table], selector: Table, where: str) -> list[Tab
     wanted = {key: [_name(value) for value in _values(key, chosen)] for key, chosen in selector.items()}
     found = [e for e in entries if all(_name(e.get(PLURALS.get(key, key))) in names for key, names in wanted.items())]
     if not found:
-        raise ConfigError(f"{where} fits no run; check its names")
+        raise ConfigError(f"{where} matches no run; check its names")
     return found
 
 

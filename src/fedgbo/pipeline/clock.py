@@ -46,7 +46,9 @@ class Timed(Sampler):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
         if self.trace is not None and (self.seconds_per_sample, self.bandwidth, self.available) != (None, None, 1.0):
-            raise ConfigError("trace has all speeds and hours; leave out seconds_per_sample, bandwidth and available")
+            raise ConfigError(
+                "trace already has all speeds and times; leave out seconds_per_sample, bandwidth and available"
+            )
         object.__setattr__(self, "_clocks", {})  # by the number of clients; they only ever go on
         object.__setattr__(self, "_work", None)
 
@@ -133,8 +135,8 @@ class Clock(ABC):
     def nobody(self, now: float) -> ConfigError:
         """Return the error of a run in which no client can go on."""
         return ConfigError(
-            f"after {now:g} s of virtual time no client is on for long enough to send an upload; give longer times on, "
-            "or period= after which the times of a trace begin again"
+            f"after {now:g} s of virtual time no client is available long enough to send an upload; give longer times, "
+            "or period=, after which the times of a trace repeat"
         )
 
 

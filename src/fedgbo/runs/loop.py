@@ -190,8 +190,8 @@ class Loop:
         if self.plan.keep_best:
             if history and start.best is None:
                 raise RunFolderError(
-                    f"{self.plan.out} was begun without keep_best, so the best parameters so far are not there; resume "
-                    "it without keep_best, or begin it anew"
+                    f"{self.plan.out} was started without keep_best, so the best parameters so far are missing; resume "
+                    "it without keep_best, or start it again"
                 )
             progress = progress._replace(best=start.best)
         try:
