@@ -207,7 +207,7 @@ def test_new_and_run_on_a_server_that_runs(federation, task_file, tmp_path):
 def test_a_server_remembers_its_nodes(tmp_path):
     server, node = ServerFolder(tmp_path / "server"), make_node(tmp_path / "hospital-a")
     make_certificates(server.path)
-    for said in ("registered for clients 0-1", "was registered before"):
+    for said in ("registered for clients 0-1", "was already registered"):
         command = [sys.executable, "-m", "fedgbo", "federation", "serve", str(server.path)]
         process = subprocess.Popen(
             [*command, "--port", str(free_ports(1)[0])], stderr=subprocess.PIPE, text=True, cwd=tmp_path

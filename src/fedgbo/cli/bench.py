@@ -73,14 +73,14 @@ def bench(
     say(f"matrix product on {device} ({cores()} cores), beside each task: {gigaflops} GFLOP/s")
     grown = []
     if growth:
-        say("how cost grows:")
+        say("growth of the cost:")
         for axis in growths(seconds, max(3, repeats // 2)):
             grown.append(axis)
             for line in _growth_lines(axis):
                 say(line)
     missed = shortfalls(rows)
     for line in missed:
-        say(f"below what we want: {line}")
+        say(f"missed target: {line}")
     if picture is not None:
         _draw(rows, others, grown, picture)
     if as_json:

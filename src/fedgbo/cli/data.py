@@ -176,7 +176,7 @@ def _counts(arrays: Mapping[str, Array]) -> str:
 
 
 def _print_numbers(n: dict[str, Any]) -> None:
-    out.print(f"{n['task']}: {n['clients']:,} clients, {n['clients_per_round']} a round")
+    out.print(f"{n['task']}: {n['clients']:,} clients, {n['clients_per_round']} per round")
     out.print(
         f"samples: {n['train_samples']:,} for training ({n['least_samples']} to {n['most_samples']} a client, "
         f"mean {n['mean_samples']:.1f}), {n['test_samples']:,} for testing"

@@ -120,8 +120,8 @@ def new(
     needed = [key for key, must in parameters(find("task", config.task["name"])).items() if must]
     if set(needed) <= set(config.task):  # otherwise the task needs a node's configuration
         err.print(f"the same run without a federation: fedgbo run {quoted(settings)}")
-    err.print(f"on a server that runs: fedgbo federation run SERVER {quoted(folder)}")
-    err.print(f"nodes can pin it: fedgbo federation join ... --app-sha256 {bundle(folder)[1]}")
+    err.print(f"run it on a running server: fedgbo federation run SERVER {quoted(folder)}")
+    err.print(f"nodes can pin the app: fedgbo federation join ... --app-sha256 {bundle(folder)[1]}")
 
 
 @app.command()
@@ -135,7 +135,7 @@ def certs(
     """Make the server's certificate and the authority that signs it. Run this once, on the server."""
     names = make_certificates(folder, host or [], days)
     out.print(printable(folder / "ca.crt"))
-    err.print(f"valid for {', '.join(names)}; give ca.crt, and nothing else of {printable(folder)}, to every node")
+    err.print(f"valid for {', '.join(names)}; send ca.crt, and no other file of {printable(folder)}, to every node")
 
 
 @app.command()
@@ -145,7 +145,7 @@ def key(
     """Make a node's key pair. Run this once, on the node; the private key never leaves the node."""
     node = make_node(folder)
     out.print(printable(node.public_key))
-    err.print(f"send {node.public_key.name}, and nothing else of {printable(folder)}, to the server's operators")
+    err.print(f"send {node.public_key.name}, and no other file of {printable(folder)}, to the server's operators")
 
 
 @app.command()

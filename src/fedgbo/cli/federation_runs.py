@@ -52,7 +52,7 @@ def register(
     public_key, server = read_public_key(key), ServerFolder(folder.absolute())
     with control(server) as to_server:
         new = to_server.register(Registry(server.path), public_key, key.stem, clients)
-    out.print(f"{key.stem}: {'registered' if new else 'was registered before, now'} for clients {clients}")
+    out.print(f"{key.stem}: {'registered' if new else 'was already registered, now'} for clients {clients}")
     err.print(f"fingerprint of its key, to compare by telephone: {fingerprint(public_key)}")
 
 
@@ -153,7 +153,7 @@ def status(folder: RunningServer, as_json: opt.Json = False) -> None:
         texts = [row["run"], row["state"], f"{row['rounds']} rounds", row["started"][:19], row["by"], row["app"][:12]]
         out.print(_line(texts, (20, 20, 12, 19, 10, 12)))
     if not rows:
-        err.print("no run was started yet")
+        err.print("no run has been started yet")
 
 
 def stop_run(folder: RunningServer, name: RunName = None) -> None:

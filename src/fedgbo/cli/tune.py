@@ -105,7 +105,9 @@ def tune(
         _show_plan(plan, workers, folder)
         return
     if on == "test":
-        err.print("[bold yellow]warning:[/] the test set chooses the settings, so it no longer tests them")
+        err.print(
+            "[bold yellow]warning:[/] settings are chosen on the test set, so it is no longer an independent test"
+        )
     began = time.monotonic()
     done = _search(plan, folder, storage, study or f"{label}-K{local_steps}", workers, quiet or as_json)
     _report(done, plan, folder, as_json, time.monotonic() - began)

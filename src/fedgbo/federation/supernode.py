@@ -95,7 +95,7 @@ def start_joined(
         except StaleConnection as error:
             if time.monotonic() > end:
                 raise FederationError(f"{error}; is it running elsewhere with the same key?") from error
-            tell(f"{error}, which takes about a minute after a crash; trying again")
+            tell(f"{error} (for about a minute after a crash); trying again")
             time.sleep(RETRY_SECONDS)
         except BaseException:
             stop([process])

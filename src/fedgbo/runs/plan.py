@@ -211,7 +211,7 @@ def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start
     if problems:
         _warn(f"{'; '.join(problems)}; the run continues from the older checkpoint of round {done}")
     if others := folder.moved(done):
-        _warn(f"the run goes on with {', '.join(others)}: its result may differ from that of an uninterrupted run")
+        _warn(f"the run continues with {', '.join(others)}: its result may differ from that of an uninterrupted run")
     history = folder.rewind(done)
     if lost := _lost(folder, done, [record.round for record in history]):
         rounds = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")
