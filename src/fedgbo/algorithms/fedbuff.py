@@ -12,14 +12,14 @@ from fedgbo.core import ConfigError, Mean, Number, Part, State, WrappedAlgorithm
 
 @dataclass(frozen=True)
 class FedBuff(WrappedAlgorithm):
-    """Any algorithm with an asynchronous server, which makes a step when enough uploads have arrived.
+    """Any algorithm with an asynchronous server, which updates its model when enough uploads have arrived.
 
-    client: as in `base`, from the server state of τ steps ago, which it downloaded then
-    server: as in `base`, with η_s mean of (1 + τ)^-a (x_{t-τ} - y) in the place of the mean of x_t - y
+    client: as in `base`, from the server state of τ updates ago
+    server: as in `base`, with η_s mean of (1 + τ)^-a (x_{t-τ} - y) instead of the mean of x_t - y
 
-    `sampler=Asynchronous(...)` says who arrives when; with another sampler τ is 0, and this is `base`. FedGBO inverts
-    with the statistics of each version (`base.explicit`). Means of K and of other vectors have the weights (1 + τ)^-a.
-    The server keeps its last `max_staleness` states, each with all statistics.
+    `sampler=Asynchronous(...)` determines when uploads arrive; with another sampler τ is 0, and this is `base`. FedGBO
+    inverts with the statistics of each version (`base.explicit`). Means of K and of other vectors have the weights
+    (1 + τ)^-a. The server keeps its last `max_staleness` states, each with all statistics.
     """
 
     server_lr: Number = 1.0

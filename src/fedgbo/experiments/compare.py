@@ -134,7 +134,7 @@ class Comparison:
 
     @property
     def table(self) -> Table:
-        """Best accuracies with intervals, and what they cost, as `fedgbo compare` prints them."""
+        """Best accuracies with intervals, and their costs, as `fedgbo compare` prints them."""
         lost = {label: len(seeds) for label, seeds in self.diverged.items() if seeds}
         seeds = {label: len(self.results[label]) + len(self.diverged[label]) for label in self.results}
         section = Section(self.task, tuple(self._groups()), lost, seeds)
