@@ -77,8 +77,8 @@ def run(
     progress.stop() or by raising StopRun.
 
     With `out`, the run is stored in that folder. `resume=True` continues the run in the folder, with the same result as
-    an uninterrupted run, bit for bit. `progress` shows a progress bar; by default it is shown in terminals and notebooks.
-    `config` is the content of the folder's run.json; by default it describes the objects.
+    an uninterrupted run, bit for bit. `progress` shows a progress bar; by default it is shown in terminals and
+    notebooks. `config` is the content of the folder's run.json; by default it describes the objects.
 
     `workers` is the number of clients that are trained at the same time, one core each; the default is the number of
     cores. Results do not depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are always
