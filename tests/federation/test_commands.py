@@ -32,7 +32,7 @@ def call(*args):
 def test_certs_key_and_new_say_what_to_do_next(tmp_path):
     made = call("certs", tmp_path / "server", "--host", "fl.example.org")
     assert made.stdout == f"{tmp_path / 'server' / 'ca.crt'}\n"
-    assert "valid for fl.example.org, localhost, 127.0.0.1; give ca.crt, and nothing else" in made.stderr
+    assert "valid for fl.example.org, localhost, 127.0.0.1; send ca.crt, and no other file" in made.stderr
     made = call("key", tmp_path / "hospital-a")
     assert made.stdout == f"{tmp_path / 'hospital-a' / 'hospital-a.pub'}\n"
     made = call("new", tmp_path / "app", "--task", "digits", "--algorithm", "fedavg", "--rounds", 3, "-c", "deadline=9")

@@ -306,7 +306,7 @@ def test_a_deadline_ends_the_round(tmp_path):
         ("client,seconds\n0,fast\n", "line 2: seconds must be a number above 0, not 'fast'"),
         ("client,seconds\n0,1\n1,-2\n", "line 3: seconds must be a number above 0, not '-2'"),
         ("client,seconds\n0,1,5\n", "line 2: 3 cells, but there are 2 columns"),
-        ("client,seconds\n0.5,1\n", "line 2: client must be a whole number from 0 on"),
+        ("client,seconds\n0.5,1\n", "line 2: client must be a whole number of at least 0"),
         ("client,bandwidth\n0,1\n1,1\n", "neither seconds nor seconds_per_sample for client 0"),
         ("client,seconds,on,off\n0,1,5,3\n", "line 2: on and off must be numbers of seconds with 0 <= on < off"),
         ("client,seconds,on,off\n0,1,5,\n", "line 2: on and off must be numbers"),

@@ -84,7 +84,7 @@ def test_buffers_move_with_personalisation(scored, result):
         ("params", {}, r"buffers that training changes \(1.running_mean, .*give result.state"),
         ("half", {}, r"params must be a flat vector of 34 numbers, .* not of shape \(3,\)"),
         (3, {}, "params must be a result, a State, .* not int"),
-        ("state", {"personalise": 3}, "personalise=, a number of local steps, and optimiser=.*go together"),
+        ("state", {"personalise": 3}, "personalise=, a number of local steps, and optimiser=.*must be given together"),
         ("state", {"personalise": 0, "optimiser": fedgbo.SGD(0.1)}, "personalise must be"),
     ],
 )

@@ -215,11 +215,11 @@ class RunFolder:
                     f"the folder {self.path} was removed while the run was writing into it; start the run again"
                 ) from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                first = "make room"
+                first = "free some space"
             else:
                 first = "check the disk and the permissions"
             raise RunFolderError(
-                f"cannot write into {self.path}: {error.strerror or error}; {first}, then go on with the run (fedgbo "
+                f"cannot write into {self.path}: {error.strerror or error}; {first}, then resume the run (fedgbo "
                 f"resume {self.path}, or resume=True in Python)"
             ) from error
 
