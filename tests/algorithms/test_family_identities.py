@@ -208,7 +208,10 @@ def test_mime_pays_for_both_exchanges():
         (lambda: fedgbo.QFedAvg(SGD, q=-1), "q must be a finite number of at least 0"),
         (lambda: fedgbo.Ditto(SGD, lam=-1), "lam must be a finite number of at least 0"),
         (lambda: fedgbo.APFL(SGD, alpha=1.5), "alpha must be above 0 and at most 1"),
-        (lambda: fedgbo.FedPer(SGD, [3]), r"personal_part must be pairs \(begin, end\) of positions in the model, not 3"),
+        (
+            lambda: fedgbo.FedPer(SGD, [3]),
+            r"personal_part must be pairs \(begin, end\) of positions in the model, not 3",
+        ),
         (lambda: fedgbo.FedPer(SGD, [(-1, 3)]), "personal_part's begin must be a whole number of at least 0, not -1"),
         (lambda: fedgbo.FedBN(SGD, [(3, 3)]), "personal_part's end must be a whole number of at least 4, not 3"),
         (lambda: fedgbo.FedRep(SGD, [(0, 3)], head_steps=0), "head_steps must be a whole number of at least 1"),
