@@ -57,7 +57,7 @@ def _cost_table(groups: Sequence[Group]) -> str:
     columns = cost_columns(True)
     kept = [i for i, column in enumerate(columns) if column not in HIDDEN]
     lines = tuple(tuple(cells[i] for i in kept) for cells in cost_lines(groups, True))
-    title = f"Best accuracy, and what it took, {number_word(len(groups[0].runs))}"
+    title = f"Best accuracy and its cost, {number_word(len(groups[0].runs))}"
     table = Table("compare", title, tuple(columns[i] for i in kept), lines, remarks=cost_remarks(True), measured=True)
     return markdown(table).strip()
 
@@ -80,7 +80,7 @@ def _trials(file: Path) -> str:
     known = ", ".join(f"{key} = {value:g}" for key, value in shipped.settings.items()) if shipped else "none"
     rounds = sum(int(row["rounds"]) for row in rows)
     return (
-        f"It tried {len(rows)} settings, stopped {early} of them early, took {rounds:,} rounds, and chose "
+        f"The search tried {len(rows)} settings, stopped {early} of them early, used {rounds:,} rounds, and chose "
         f"lr = {best['lr']}, beta = {best['beta']} (shipped: {known})."
     )
 

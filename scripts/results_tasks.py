@@ -64,7 +64,7 @@ def comparisons(lines: Sequence[Line]) -> list[Comparison]:
 
 
 def task_part(name: str, runs: Sequence[RunData]) -> str:
-    """Return all that is said of a task: the runs, what they came to, and what the paper has."""
+    """Return the text for a task: the runs, their results, and the paper's values."""
     if not runs:
         return "No runs yet."
     section = _section(name, runs)
@@ -137,7 +137,7 @@ def _table(name: str, one: Comparison) -> Table:
 def _said_by_paper(name: str) -> str:
     ours, base = (_row(name, title) for title in ("FedGBO", "FedAvg"))
     said = f"The paper, {PAPER_ROUNDS} rounds and 5 seeds: FedAvg's best is {base['Accuracy']} %, at round"
-    said += f" {_round(name, base['Upload'])}; FedGBO comes to {ours['Accuracy']} %"
+    said += f" {_round(name, base['Upload'])}; FedGBO reaches {ours['Accuracy']} %"
     if _number(ours["Accuracy"]) < _number(base["Accuracy"]):
         return f"{said}, less than FedAvg. (Rounds follow from the uploads of its Table 4.)"
     match, best = _round(name, ours["Upload to match"]), _round(name, base["Upload"])
@@ -148,13 +148,13 @@ def _said_by_paper(name: str) -> str:
 
 
 def _passed(name: str, found: Sequence[Comparison]) -> str:
-    """Say when our longest comparison got to the paper's best of FedAvg."""
+    """Return the rounds at which our longest comparison reached the paper's best accuracy of FedAvg."""
     goal, last = _number(_row(name, "FedAvg")["Accuracy"]), found[-1]
     said = []
     for group in last.groups:
         reached = np.flatnonzero(group.accuracy.mean(axis=0) >= goal / 100 - ROUNDING)
-        said.append(f"{group.label} {f'at round {int(group.rounds[reached[0]])}' if reached.size else 'not'}")
-    return f"Ours got to these {goal} % ({last.title}): {', '.join(said)}."
+        said.append(f"{group.label} {int(group.rounds[reached[0]]) if reached.size else 'not reached'}")
+    return f"Rounds to {goal} % in our runs ({last.title}): {', '.join(said)}."
 
 
 def _printed(name: str, group: Group) -> dict[str, str]:
@@ -167,7 +167,7 @@ def _row(name: str, algorithm: str) -> dict[str, str]:
 
 
 def _round(name: str, upload: str) -> int:
-    """Return the round at which a model from each client of every round comes to so many GiB."""
+    """Return the round at which the uploads of all clients, one model per round each, reach this number of GiB."""
     task = tasks()[name]
     return PAPER_STEP * round(float(upload) * 2**30 / (4 * task.params * task.clients_per_round) / PAPER_STEP)
 

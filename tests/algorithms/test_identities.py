@@ -147,8 +147,8 @@ def test_schedules_are_followed_and_inverted_with_the_rounds_own_lr():
         (lambda: fedgbo.FedGBO(fedgbo.SGDm), "FedGBO: optimiser must be an optimiser such as"),
         (lambda: fedgbo.FedAvg(fedgbo.SGDm(0.1, 0.9)), r"FedAvg: optimiser must be SGD\(lr=...\)"),
         (lambda: fedgbo.AdaptiveFedOpt(client=fedgbo.Adam(0.1, 0.9), server=SGD), "client must be SGD"),
-        (lambda: fedgbo.FedProx(SGD, mu=-1), "mu must be a finite number from 0 on"),
-        (lambda: fedgbo.FedMAX(SGD, beta=-1), "beta must be a finite number from 0 on"),
+        (lambda: fedgbo.FedProx(SGD, mu=-1), "mu must be a finite number of at least 0"),
+        (lambda: fedgbo.FedMAX(SGD, beta=-1), "beta must be a finite number of at least 0"),
         (lambda: fedgbo.FedAvg(SGD, objective="prox"), "objective takes terms"),
     ],
 )

@@ -40,7 +40,7 @@ def test_fedjax_gets_the_model_and_the_data_in_files(tmp_path):
         assert found["inputs"].shape == (2000, 1, 8, 8)
         assert np.array_equal(found["6.weight"], loop.model[6].weight.detach())
         assert found["offsets"][-1] == len(found["targets"]) == 2000
-    with pytest.raises(BenchError, match="the bench has lstm not written for fedjax"):
+    with pytest.raises(BenchError, match="the bench does not have lstm for fedjax"):
         peers._write_stack("lstm", 2.0, settings, arrays)
 
 

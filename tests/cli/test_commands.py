@@ -175,7 +175,7 @@ def test_a_run_begun_from_python_is_not_for_the_command(tmp_path, task):
     fedgbo.run(task, fedgbo.FedAvg(fedgbo.SGD(lr=0.1)), rounds=1, out=tmp_path / "run")
     done = call("resume", tmp_path / "run")
     assert done.exit_code == 4
-    assert "was begun from Python; go on with fedgbo.run(" in done.stderr
+    assert "was started from Python; continue with fedgbo.run(" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_run_begun_from_python_is_not_for_the_command(tmp_path, task):
     [
         ("run", "[default: runs/<name>-<time>]"),
         ("compare", "[default: sgdm]"),
-        ("experiment", "[default: the cores]"),
+        ("experiment", "[default: the number of cores]"),
         ("tune", "[default: 30; a grid: all]"),
         ("report", "[default: report.html, unless"),
     ],

@@ -178,7 +178,7 @@ def test_fetch_from_another_address(tmp_path, monkeypatch):
     assert f"fedgbo data prepare fashion-mnist --from {folder}" in " ".join(done.stderr.split())
     bad = call("data", "fetch", "fashion-mnist", "--url", "file:///etc/passwd", "--data", tmp_path)
     assert bad.exit_code == 2
-    assert "'file:///etc/passwd' is no http or https address" in bad.stderr
+    assert "'file:///etc/passwd' is not an http or https address" in bad.stderr
 
 
 def test_prepare_says_what_it_left_out_and_info_remembers_it(leaf, tmp_path):
@@ -220,7 +220,7 @@ def test_verify_finds_a_changed_byte(leaf, tmp_path):
     assert call("data", "info", "femnist", "--data", tmp_path / "home").exit_code == 0
     done = call("data", "info", "femnist", "--data", tmp_path / "home", "--verify")
     assert done.exit_code == 3
-    assert "does not fit its checksum; pack the data again" in done.stderr
+    assert "does not match its checksum; pack the data again" in done.stderr
     done = call("data", "info", "digits", "--verify")
     assert done.exit_code == 2
     assert "digits has no packed data to verify" in done.stderr

@@ -47,7 +47,7 @@ def test_a_full_disk_stops_a_run_that_goes_on_when_there_is_room(small_disk, my_
     fill_up(small_disk, out, monkeypatch)
     stopped = call(*args, out)
     assert stopped.exit_code == 4
-    assert "No space left on device; make room, then go on with the run (fedgbo resume" in stopped.stderr
+    assert "No space left on device; free some space, then resume the run (fedgbo resume" in stopped.stderr
     assert not list(out.rglob(".*")), "no half-written file stays"
     monkeypatch.undo()
     if small_disk:

@@ -108,7 +108,7 @@ def test_damaged_folders_are_named_set_aside_and_done_anew(place, whole):
     assert f"damaged   digits fedavg K=1 seed 0 ({one}" in listed.stdout
     done = call(place, "twelve.toml", "--out", out)
     for folder in (one, two, three):
-        line = f"damaged, set aside as {folder.name}.damaged-1, and done anew: "
+        line = f"damaged, set aside as {folder.name}.damaged-1, and started again: "
         assert line in done.stderr
         assert line in done.stdout
         assert folder.with_name(f"{folder.name}.damaged-1").is_dir()
@@ -185,7 +185,10 @@ def test_a_process_that_is_killed_does_not_keep_the_others_from_running(place, m
     grid = f'tasks = "{my_file}:small"\nalgorithms = ["{killed}", "{nothing}"]\nseeds = 4\nrounds = 2\n'
     (place / "killed.toml").write_text(f'{grid}[[exclude]]\nalgorithms = "{killed}"\nseeds = [1, 2, 3]\n')
     done = call(place, "killed.toml", "--out", place / "process", "--jobs", 2, code=1)
-    assert re.search(r"failed: small-killed-K10-T2-seed0-\w+: its process died, .*the same command again", done.stderr)
+    assert re.search(
+        r"failed: small-killed-K10-T2-seed0-\w+: its process or a parallel process died .*repeat the command",
+        done.stderr,
+    )
     finished = list((place / "process" / "runs").glob("small-nothing-*/status.json"))
     assert len(finished) >= 3  # of four: one ran beside the one that was killed
 

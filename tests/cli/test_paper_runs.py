@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 SMALL = ["--stand-ins", "--scale", "0.0004", "--jobs", "1", "task.clients=12", "task.test_samples=60"]
 SMALL += ["clients_per_round=2", "batch_size=2"]
-SAID = "made-up stand-ins for the data; scale 0.0004: 2 rounds, 2 seeds, at most 200 test samples"
+SAID = "synthetic stand-ins for the data; scale 0.0004: 2 rounds, 2 seeds, at most 200 test samples"
 SUFFIX = "stand-ins-scale0.0004-task.clients12-task.test_samples60-clients_per_round2-batch_size2"
 
 

@@ -109,7 +109,7 @@ def test_tuning_on_the_test_set_warns(my_file, tmp_path, capsys):
     asked = {"task": f"{my_file}:small", "algorithm": "fedavg", "trials": 2, "rounds": 2, "jobs": 1}
     tune(["lr=0.01:1"], **asked, on="test", to=tmp_path / "t", as_json=True)
     printed = capsys.readouterr()
-    assert "warning: the test set chooses the settings" in printed.err
+    assert "warning: settings are chosen on the test set" in printed.err
     found = json.loads(printed.out)
     assert found["trials"] == 2
     assert found["measured"] == "mean test accuracy"

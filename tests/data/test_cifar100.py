@@ -274,7 +274,7 @@ def test_too_many_images_are_refused(tmp_path, monkeypatch):
     with h5py.File(tmp_path / "fed_cifar100_train.h5", "w") as file:
         file["examples/0/image"], file["examples/0/label"] = np.zeros((301, 32, 32, 3), np.uint8), np.zeros(301, int)
     hdf5(tmp_path / "fed_cifar100_test.h5", GOOD)
-    with pytest.raises(DataError, match="announces 301 images, CIFAR-100 has 300"):
+    with pytest.raises(DataError, match="declares 301 images, CIFAR-100 has 300"):
         read(tmp_path, format="fed_cifar100")
 
 
@@ -305,13 +305,13 @@ def test_hdf5_with_wrong_content(tmp_path, replaced, message):
         read_cifar100(tmp_path)
 
 
-def test_hdf5_that_announces_too_much(tmp_path):
+def test_hdf5_that_declares_too_much(tmp_path):
     with h5py.File(tmp_path / "fed_cifar100_train.h5", "w") as file:
         file.create_dataset("examples/0/image", (10**9, 32, 32, 3), np.uint8, chunks=(1, 32, 32, 3))
         file.create_dataset("examples/0/label", (10**9,), np.int64, chunks=(10,))
     hdf5(tmp_path / "fed_cifar100_test.h5", GOOD)
     with pytest.raises(
-        DataError, match="client '0': 'image' announces 3,072,000,000,000 bytes, more than any public file"
+        DataError, match="client '0': 'image' declares 3,072,000,000,000 bytes, more than any public file"
     ):
         read_cifar100(tmp_path)
 
@@ -321,7 +321,7 @@ def test_hdf5_damaged_empty_or_without_clients(tmp_path):
     test = tmp_path / "fed_cifar100_test.h5"
     for content in (b"", b"nonsense", (tmp_path / "fed_cifar100_train.h5").read_bytes()[:2000]):
         test.write_bytes(content)
-        with pytest.raises(DataError, match=r"fed_cifar100_test\.h5 is no complete HDF5 file"):
+        with pytest.raises(DataError, match=r"fed_cifar100_test\.h5 is not a complete HDF5 file"):
             read_cifar100(tmp_path)
     with h5py.File(test, "w") as file:
         file["numbers"] = np.arange(3)

@@ -117,7 +117,7 @@ def test_hdf5_of_another_kind(tmp_path):
     with pytest.raises(DataError, match=r"user 'ann' has no samples"):
         read_femnist(tmp_path)
     (tmp_path / "fed_emnist_test.h5").write_bytes((tmp_path / "fed_emnist_train.h5").read_bytes()[:3000])
-    with pytest.raises(DataError, match=r"fed_emnist_test\.h5 is no complete HDF5 file"):
+    with pytest.raises(DataError, match=r"fed_emnist_test\.h5 is not a complete HDF5 file"):
         read_femnist(tmp_path)
     (tmp_path / "fed_emnist_test.h5").unlink()
     with pytest.raises(DataError, match="has 0 HDF5 files with 'test' in their names"):
@@ -184,16 +184,16 @@ def test_hdf5_cannot_read_other_files(tmp_path):
             read_femnist(tmp_path)
 
 
-def test_hdf5_that_announces_too_much(tmp_path, monkeypatch):
+def test_hdf5_that_declares_too_much(tmp_path, monkeypatch):
     tff(tmp_path, WRITERS)
     with h5py.File(tmp_path / "fed_emnist_test.h5", "w") as file:
         group = file.create_group("examples/ann")
         group.create_dataset("pixels", (1, 28, 28), "f4", chunks=(10**6, 28, 28), maxshape=(None, 28, 28))
         group["label"] = [1]
-    with pytest.raises(DataError, match="'pixels' announces 3,136,000,000 bytes, more than any public file"):
+    with pytest.raises(DataError, match="'pixels' declares 3,136,000,000 bytes, more than any public file"):
         read_femnist(tmp_path)
     monkeypatch.setattr("fedgbo.data.tff.LIMIT", 10_000)
-    with pytest.raises(DataError, match=r"fed_emnist_train\.h5 announces more than 10,000 bytes in all; refused"):
+    with pytest.raises(DataError, match=r"fed_emnist_train\.h5 declares more than 10,000 bytes in all; refused"):
         read_femnist(tmp_path)
 
 

@@ -311,9 +311,9 @@ def test_a_full_disk_says_so_and_keeps_what_is_there(server, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"urls": ("file:///etc/passwd",)}, "'file:///etc/passwd' is no http or https address"),
-        ({"urls": ("https://",)}, "'https://' is no http or https address"),
-        ({"urls": ("https://[::1/x",)}, r"'https://\[::1/x' is no http or https address"),
+        ({"urls": ("file:///etc/passwd",)}, "'file:///etc/passwd' is not an http or https address"),
+        ({"urls": ("https://",)}, "'https://' is not an http or https address"),
+        ({"urls": ("https://[::1/x",)}, r"'https://\[::1/x' is not an http or https address"),
         ({"urls": ()}, "it needs an address"),
         ({"file": "../x"}, "'../x' must be a plain file name, without folders"),
         ({"file": ".."}, "must be a plain file name"),

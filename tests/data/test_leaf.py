@@ -122,7 +122,7 @@ def test_truncated_compressed_file(tmp_path):
         ('{"user_data": {"a": {"x": [1, 2], "y": [1]}}}', "user 'a' in .* has 2 x but 1 y"),
         ('{"user_data": {"a": {"x": "1", "y": []}}}', r"user 'a' in .* must be"),
         ('{"user_data": {"a": 7}}', r"user 'a' in .* must be"),
-        ('{"users": ["a", 7], "user_data": {"a": {"x": [1], "y": [1]}}}', "'users' has 7, which is no name"),
+        ('{"users": ["a", 7], "user_data": {"a": {"x": [1], "y": [1]}}}', "'users' has 7, which is not a name"),
         ('{"user_data": {"a": ' + "1" * 100_000, "in a word without end, byte 20: expected a number"),
         ('{"user_data": {"a": {"x": [1], "y": [1]}, "a": {"x": [1], "y": [1]}}}', "user 'a' in .* a second time"),
     ],

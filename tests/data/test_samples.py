@@ -28,7 +28,7 @@ def test_rows_outside_are_refused():
 
 @pytest.mark.parametrize(("start", "count"), [(919, 2), (-1, 1), (0, 0)])
 def test_windows_beyond_the_text_are_refused(start, count):
-    with pytest.raises(DataError, match="do not fit the text"):
+    with pytest.raises(DataError, match="do not match the text"):
         WindowSamples(TEXT, np.array([start]), np.array([count]))
 
 

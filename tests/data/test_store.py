@@ -83,10 +83,10 @@ def test_damage_is_named(stored, tmp_path):
         (content[:40], r"packed.bin is damaged \(.*\); pack the data again"),
         (content[:-64], r"packed.bin is damaged \(cut short\)"),
         (content.replace(b'"dtype": "|u1"', b'"dtype": "|O1"'), "damaged"),
-        (content.replace(b'"dtype": "|u1"', b'"dtype": "|i1"'), "its header does not fit its digest"),
-        (content.replace(b'"shape": [3]', b'"shape": [2]'), "its header does not fit its digest"),
+        (content.replace(b'"dtype": "|u1"', b'"dtype": "|i1"'), "its header does not match its digest"),
+        (content.replace(b'"shape": [3]', b'"shape": [2]'), "its header does not match its digest"),
         (content.replace(b'"shape": [3]', b'"shape":[-3]'), "without a proper type, shape or place"),
-        (b"fedgbo2\n" + (2).to_bytes(8, "little") + b"[]", "its header is no table"),
+        (b"fedgbo2\n" + (2).to_bytes(8, "little") + b"[]", "its header is not a table"),
         (b"fedgbo2\n" + (2).to_bytes(8, "little") + b"{}", r"damaged \('arrays'\)"),
     ]:
         assert damaged != content, header
@@ -100,7 +100,7 @@ def test_a_changed_byte_is_found_by_verify(stored):
     content = bytearray(file.read_bytes())
     content[content.index(bytes(range(6)))] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DataError, match=r"packed.bin: the array a does not fit its checksum; pack the data again"):
+    with pytest.raises(DataError, match=r"packed.bin: the array a does not match its checksum; pack the data again"):
         Store.open(stored).verify()
 
 

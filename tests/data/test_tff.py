@@ -90,7 +90,7 @@ INSERT = "INSERT INTO examples VALUES (?, ?, ?)"
     [
         ([("CREATE TABLE other (a)",)], "has no table 'examples' of its own"),
         ([("CREATE VIEW examples AS SELECT 'train' AS split_name",)], "has no table 'examples' of its own"),
-        ([("CREATE TABLE examples (a)",)], "is no complete SQLite file of TFF .*no such column"),
+        ([("CREATE TABLE examples (a)",)], "is not a complete SQLite file of TFF .*no such column"),
         (
             [TABLE, (INSERT, "train", None, b"")],
             r"row 1 of examples: split_name, client_id, .* must be text, text and byt",
@@ -137,7 +137,7 @@ def test_snippets_of_other_kinds_in_hdf5(tmp_path, monkeypatch):
     hdf5(tmp_path)
     with h5py.File(tmp_path / "shakespeare_test.h5", "w") as file:
         file["examples/ANN/snippets"] = [1, 2]
-    with pytest.raises(DataError, match=r"shakespeare_test\.h5: client 'ANN' has snippets that are no strings"):
+    with pytest.raises(DataError, match=r"shakespeare_test\.h5: client 'ANN' has snippets that are not strings"):
         read_shakespeare(tmp_path)
     (tmp_path / "shakespeare_test.h5").unlink()
     with pytest.raises(DataError, match="has 0 HDF5 files with 'test' in their names; it needs one"):

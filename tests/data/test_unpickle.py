@@ -119,7 +119,7 @@ def test_names_must_be_text():
 
 @pytest.mark.parametrize("array", [np.array([0.5]), np.array([True]), np.array(["a"])])
 def test_arrays_of_other_things(array):
-    with pytest.raises(DataError, match="here/train: data is an array of something else than whole numbers"):
+    with pytest.raises(DataError, match="here/train: data is an array of values other than whole numbers"):
         load(pickle.dumps({"data": array}))
 
 
@@ -128,7 +128,7 @@ def test_arrays_of_objects():
         load(pickle.dumps({"data": np.array([{}, None], dtype=object)}))
 
 
-def test_an_array_that_announces_more_than_it_has():
+def test_an_array_that_declares_more_than_it_has():
     content = python2(DATA).replace(b"K\x04K\x06", b"K\x04K\xff")
     with pytest.raises(DataError, match=r"data has 24 bytes for an array of shape \(4, 255\)"):
         load(content)

@@ -195,7 +195,7 @@ def test_models_that_cannot_be_stacked_are_refused(layer, why):
     task = images(model=lambda: nn.Sequential(nn.Flatten(), layer, nn.Linear(16, 3)))
     with pytest.raises(fedgbo.ConfigError, match=f"engine vmap cannot train this: {why}"):
         engine_for(task, EXAMPLES["fedavg"], 0, engine="vmap")
-    with pytest.raises(fedgbo.ConfigError, match="there is one client a round"):
+    with pytest.raises(fedgbo.ConfigError, match="there is only one client per round"):
         engine_for(images(clients_per_round=1), EXAMPLES["fedavg"], 0, engine="vmap")
 
 

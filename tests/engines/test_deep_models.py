@@ -74,7 +74,7 @@ def test_workers_a_resume_and_the_textbook_loop(name, tmp_path, monkeypatch):
 
 def test_explain_names_the_faster_layers():
     said = {name: explain(engine_for(make_task(model=build), GBO, 0)) for name, build in MODELS.items()}
-    how = "gradients by torch's autograd with faster layers in the place of"
+    how = "gradients by torch's autograd with faster layers instead of"
     assert f"{how} LSTM (" in said["lstm"]
     assert f"{how} MultiheadAttention (" in said["encoder"]
     assert f"{how} Conv2d (" in said["resnet"]

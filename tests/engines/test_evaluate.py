@@ -183,7 +183,7 @@ def test_wrong_metrics_are_named(metric, message):
         ("f1", "metric must be a function of .outputs, targets., a dict .*not 'f1'"),
         ({}, "metric must be a function"),
         ({"f1": 3}, "metric must be a function"),
-        ({"loss": f1}, "a metric's name must be a text without dots other than 'loss', not 'loss'"),
+        ({"loss": f1}, "a metric's name must be a string without dots and must not be 'loss', not 'loss'"),
         ({"f.1": f1}, "not 'f.1'"),
     ],
 )
@@ -268,7 +268,7 @@ def normed():
 
 
 def test_local_buffers_need_test_sets_of_clients():
-    with pytest.raises(fedgbo.ConfigError, match=r"scores are those of clients: give .* client_tests="):
+    with pytest.raises(fedgbo.ConfigError, match=r"clients are scored separately: give .* client_tests="):
         fedgbo.run(task(model=normed, buffers="local"), SGD, rounds=1)
     assert both(task(fedgbo.FederatedData.from_clients(train=TRAIN), normed, buffers="local")).loss is None
 

@@ -67,7 +67,7 @@ def test_metrics_are_for_one_process(ranks):
     for size, group in ((3, ranks[:3]), (2, ranks[3:])):
         for outcomes in group:
             assert outcomes["metrics"][0] == "ConfigError"
-            assert f"metrics (cosine) are measured by one process, and here are {size}" in outcomes["metrics"][1]
+            assert f"metrics (cosine) are measured by a single process, but there are {size}" in outcomes["metrics"][1]
             assert "start the run without torchrun" in outcomes["metrics"][1]
 
 
@@ -75,7 +75,7 @@ def test_metrics_are_for_one_process(ranks):
 def test_processes_that_would_do_different_runs_are_told_so(ranks):
     for outcomes in ranks:
         assert outcomes["unlike"][0] == "ConfigError"
-        assert "rank 1 has another seed than rank 0: 1, not 0" in outcomes["unlike"][1]
+        assert "rank 1 has a different seed from rank 0: 1, not 0" in outcomes["unlike"][1]
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_stand_ins_take_the_places_of_tasks():
     made = paper_experiment("table5", Changes(0.01, stand_ins=True))
     assert {c.task["name"] for c in made.configs} == {"shakespeare-synthetic"}
     assert {c.task["samples"] for c in made.configs} == {64}
-    assert "made-up stand-ins for the data; scale 0.01: 50 rounds, 2 seeds" in made.heading
+    assert "synthetic stand-ins for the data; scale 0.01: 50 rounds, 2 seeds" in made.heading
     assert "shorter texts: 64 samples a client" in made.heading
     assert made.file_name == "table5-stand-ins-scale0.01"
     with pytest.raises(ConfigError, match=r"there is no stand-in for digits \(there are for: cifar100, femnist"):

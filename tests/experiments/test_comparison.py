@@ -114,7 +114,7 @@ def test_fedgbo_with_sgd_is_fedavg_and_that_is_said():
         ({"x": "all"}, {}, "'all' stands for several algorithms; name each"),
         ([AVG], {"seeds": 0}, "seeds must be a whole number of at least 1"),
         ([AVG], {"seeds": [1, 1]}, "seeds must be a number, or a list of different seeds"),
-        ([AVG], {"seed": 1}, "fedgbo.compare takes no seed; give seeds="),
+        ([AVG], {"seed": 1}, "fedgbo.compare does not accept seed; give seeds="),
     ],
 )
 def test_wrong_comparisons(algorithms, settings, message):

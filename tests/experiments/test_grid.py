@@ -105,8 +105,11 @@ rounds = 3
         ('algorithms = "fedvag"', r"unknown algorithm 'fedvag'; did you mean 'fedavg'\?"),
         ('[[run]]\nalgorithm = "fedavg"', r"\[\[run\]\]: unknown setting 'algorithm'; did you mean 'algorithms'\?"),
         ("[[exclude]]\nlr = 1.0", r"\[\[exclude\]\]: unknown setting 'lr'"),
-        ('algorithms = "fedavg"\n[[exclude]]\ntasks = "cifar100"', r"\[\[exclude\]\] number 1 fits no run"),
-        ('algorithms = "fedavg"\n[[override]]\ntasks = "femnist"\nlr = 1.0', r"\[\[override\]\] number 1 fits no run"),
+        ('algorithms = "fedavg"\n[[exclude]]\ntasks = "cifar100"', r"\[\[exclude\]\] number 1 matches no run"),
+        (
+            'algorithms = "fedavg"\n[[override]]\ntasks = "femnist"\nlr = 1.0',
+            r"\[\[override\]\] number 1 matches no run",
+        ),
         ('algorithms = "fedavg"\n[[exclude]]\nalgorithms = "fedavg"', "no run is left"),
         ("algorithms = []", "algorithms is an empty list"),
         ("seeds = 0", "seeds must be a whole number of at least 1"),

@@ -79,7 +79,7 @@ def rewrite(path, change):
 
 DAMAGES = {
     "run.json cannot be read": lambda path: (path / "run.json").write_text("{"),
-    "its config is no table": lambda path: (path / "run.json").write_text('{"config": 3}'),
+    "its config is not a table": lambda path: (path / "run.json").write_text('{"config": 3}'),
     "has no run.json": lambda path: (path / "run.json").unlink(),
     "run.json is damaged": lambda path: edit(path / "run.json", lambda c: c["config"].update(rounds="two")),
     "holds another run: its seed is 5, not 0": lambda path: edit(
@@ -100,7 +100,7 @@ DAMAGES = {
     "round 1 is missing": lambda path: rewrite(path, lambda lines: [lines[0], lines[2]]),
     "round 2 is missing": lambda path: rewrite(path, lambda lines: lines[:2]),
     "round 0 does not follow round 2": lambda path: rewrite(path, lambda lines: [*lines, lines[0]]),
-    "is damaged or no checkpoint": lambda path: RunFolder(path).checkpoints()[-1].write_bytes(b"x"),
+    "is damaged or not a checkpoint": lambda path: RunFolder(path).checkpoints()[-1].write_bytes(b"x"),
     "is damaged: its contents do not match": lambda path: flip(RunFolder(path).checkpoints()[-1], -1),
 }
 
@@ -117,7 +117,7 @@ def test_a_damaged_folder_is_named_and_set_aside(out, path, reason):
     places, said = clear(survey(EXPERIMENT, out))
     assert [place.find.state for place in places] == ["missing"]
     assert len(said) == 1
-    assert said[0].startswith(f"damaged, set aside as {path.name}.damaged-1, and done anew: ")
+    assert said[0].startswith(f"damaged, set aside as {path.name}.damaged-1, and started again: ")
     assert reason in said[0]
     assert not path.exists()
     assert path.with_name(f"{path.name}.damaged-1").is_dir()

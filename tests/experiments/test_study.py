@@ -104,7 +104,7 @@ def test_an_interrupted_study_goes_on_to_the_same_file(done, tmp_path):
         run_jobs(jobs[:1], 1, lambda news: None)
         return {1: "out of memory"}
 
-    with pytest.raises(RunFolderError, match=r"failed: out of memory; repeat the command to go on"):
+    with pytest.raises(RunFolderError, match=r"failed: out of memory; repeat the command to continue"):
         carry_out(read_study(file), tmp_path / "runs", kept, only_the_first)
     assert len(kept_runs(kept)) == 1
     carry_out(read_study(file), tmp_path / "runs", kept, lambda jobs: run_jobs(jobs, 1, lambda news: None))

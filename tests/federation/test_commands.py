@@ -32,7 +32,7 @@ def call(*args):
 def test_certs_key_and_new_say_what_to_do_next(tmp_path):
     made = call("certs", tmp_path / "server", "--host", "fl.example.org")
     assert made.stdout == f"{tmp_path / 'server' / 'ca.crt'}\n"
-    assert "valid for fl.example.org, localhost, 127.0.0.1; give ca.crt, and nothing else" in made.stderr
+    assert "valid for fl.example.org, localhost, 127.0.0.1; send ca.crt, and no other file" in made.stderr
     made = call("key", tmp_path / "hospital-a")
     assert made.stdout == f"{tmp_path / 'hospital-a' / 'hospital-a.pub'}\n"
     made = call("new", tmp_path / "app", "--task", "digits", "--algorithm", "fedavg", "--rounds", 3, "-c", "deadline=9")
@@ -64,7 +64,7 @@ def test_certs_key_and_new_say_what_to_do_next(tmp_path):
         (
             ["up", "--resume", "nowhere", "--task", "digits"],
             2,
-            "--resume uses the settings that the federation has",
+            "--resume uses the settings of the federation",
         ),
         (["up", "--nodes", "0"], 2, "nodes must be a whole number of at least 1"),
         (["up", "--nodes", "1000"], 2, "1000 nodes are too many for one machine"),
@@ -207,7 +207,7 @@ def test_new_and_run_on_a_server_that_runs(federation, task_file, tmp_path):
 def test_a_server_remembers_its_nodes(tmp_path):
     server, node = ServerFolder(tmp_path / "server"), make_node(tmp_path / "hospital-a")
     make_certificates(server.path)
-    for said in ("registered for clients 0-1", "was registered before"):
+    for said in ("registered for clients 0-1", "was already registered"):
         command = [sys.executable, "-m", "fedgbo", "federation", "serve", str(server.path)]
         process = subprocess.Popen(
             [*command, "--port", str(free_ports(1)[0])], stderr=subprocess.PIPE, text=True, cwd=tmp_path

@@ -87,7 +87,7 @@ def moved(headers, seconds):
 
 
 def test_strangers_and_wrong_signatures_are_refused(door, caplog):
-    assert door.call(PUSH, headers={}).json() == {"error": "it shows no key"}
+    assert door.call(PUSH, headers={}).json() == {"error": "it sent no key"}
     assert door.call(PUSH, headers=sign(door.stranger)).json() == {"error": "its key is not registered"}
     assert "a stranger at 10.0.0.9" in caplog.text
     forged = {**sign(door.stranger), "flwr-public-key": sign(door.node)["flwr-public-key"]}
@@ -127,7 +127,7 @@ def test_a_reply_with_too_many_objects_is_refused_and_named(door, caplog):
     ("body", "status", "said"),
     [
         (reply_of(8, objects=1), 403, "in the name of another node"),
-        (b"\xff\xff\xff", 400, "no message of Flower's"),
+        (b"\xff\xff\xff", 400, "not a Flower message"),
         (PushMessagesRequest(message_object_trees=[ObjectTree()] * 2).SerializeToString(), 400, "0 replies in one"),
     ],
 )

@@ -43,20 +43,20 @@ def test_a_run_is_left_followed_stopped_and_resumed(federation, task_file, tmp_p
     first = Terminal(tmp_path / "first", "run", server, app, "--out", run, "-c", "deadline=60")
     first.until("round 1 of 25 done")
     assert first.end(signal.SIGHUP) == 129  # what a dropped ssh connection does
-    assert "the terminal was closed; the run goes on" in first.file.read_text()
+    assert "the terminal was closed; the run continues" in first.file.read_text()
 
     second = Terminal(tmp_path / "second", "attach", server)
     second.until("round 2 of 25 done")
     assert second.end(signal.SIGINT) == 0
     assert "round 1 of 25 done" in second.file.read_text()  # from the first event on
-    assert second.file.read_text().endswith("left; the run goes on\n")
+    assert second.file.read_text().endswith("detached; the run continues\n")
 
     assert re.search(r"hearts +running +\d+ rounds", call("status", server).stdout)
     stopped = call("stop", server)
     assert stopped.stdout == "hearts: stopped\n", stopped.stderr
     assert re.search(r"hearts +finished stopped +\d+ rounds", call("status", server).stdout)
-    assert "0 runs go on; name one (running: none)" in call("stop", server).stderr
-    assert "no run lungs goes on; name one (running: none)" in call("stop", server, "lungs").stderr
+    assert "0 runs are active; name one (running: none)" in call("stop", server).stderr
+    assert "no run lungs is active; name one (running: none)" in call("stop", server, "lungs").stderr
     *_, last = (json.loads(line) for line in (run / "events.jsonl").read_text().splitlines())
     assert (last["kind"], last["reason"]) == ("stopped", "it was stopped by a signal or by an operator")
 

@@ -88,13 +88,13 @@ def test_a_node_that_stays_connected_elsewhere_is_given_up(tmp_path, monkeypatch
     monkeypatch.setattr("fedgbo.federation.supernode.RETRY_SECONDS", 0.1)
 
     def stale(process, node, server):
-        raise StaleConnection("the server takes a for connected already")
+        raise StaleConnection("the server still considers a connected")
 
     monkeypatch.setattr("fedgbo.federation.supernode.wait_joined", stale)
     told = []
     with pytest.raises(FederationError, match="is it running elsewhere with the same key"):
         start_joined(lambda: None, make_node(tmp_path / "a"), Address("127.0.0.1", 1), told.append)
-    assert told == ["the server takes a for connected already, after a crash for about a minute; trying again"]
+    assert told == ["the server still considers a connected (for about a minute after a crash); trying again"]
 
 
 class Runs:
@@ -131,9 +131,9 @@ def test_an_app_that_died_is_noticed_by_the_folder_that_it_let_go(tmp_path, monk
 def test_a_run_is_named_by_its_folder(tmp_path):
     assert _chosen(Runs("running", tmp_path / "hearts"), "hearts")["run"] == 1
     assert _chosen(Runs("running", tmp_path / "hearts"), None)["run"] == 1
-    with pytest.raises(ConfigError, match=r"no run lungs goes on; name one \(running: hearts\)"):
+    with pytest.raises(ConfigError, match=r"no run lungs is active; name one \(running: hearts\)"):
         _chosen(Runs("running", tmp_path / "hearts"), "lungs")
-    with pytest.raises(ConfigError, match=r"0 runs go on; name one \(running: none\)"):
+    with pytest.raises(ConfigError, match=r"0 runs are active; name one \(running: none\)"):
         _chosen(Runs("finished", tmp_path / "hearts"), None)
     assert _chosen(Runs("finished", tmp_path / "hearts"), None, ended=True)["run"] == 1
     with pytest.raises(ConfigError, match=r"no run lungs is known; name one \(running: none\)"):

@@ -91,8 +91,8 @@ def introduced(**more):
     [
         ({"version": "0.0.1"}, "it has fedgbo 0.0.1, the server"),
         ({"model": "other"}, "its model has other parameters"),
-        ({"clients": [6]}, "it says it hosts a client 6, and there are 6"),
-        ({"clients": ["0"]}, "it says it hosts a client 0"),
+        ({"clients": [6]}, "it says it hosts client 6, but there are 6 clients"),
+        ({"clients": ["0"]}, "it says it hosts client 0"),
         ({"clients": None}, "does not say which clients"),
         ({"samples": [0]}, "client 0 has 0 samples"),
         ({"samples": [-3]}, "client 0 has -3 samples"),
@@ -148,7 +148,7 @@ def test_keys_are_bound_to_clients(tmp_path):
     """The second node offers the first one's clients too, and answers faster."""
     options = registered(tmp_path, "0-2", "3-5")
     homes = [(client_app(everyone), {"clients": "0-2"}), (client_app(everyone), {"clients": "0-5"})]
-    with pytest.raises(FederationError, match="hospital-2 was refused: it offers clients 0, 1, 2, and its key is"):
+    with pytest.raises(FederationError, match="hospital-2 was refused: it offers clients 0, 1, 2, but its key is"):
         federate(everyone, grid=LocalGrid(homes), options=options)
     honest = [(client_app(everyone), {"clients": own}) for own in ("0-2", "3-5")]
     assert told(federate(everyone, grid=LocalGrid(honest), options=options)) == told(simulate(everyone))

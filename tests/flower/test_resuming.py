@@ -57,7 +57,7 @@ def test_a_checkpoint_that_is_damaged_or_of_another_run_is_refused(tmp_path):
         strategy.start(LocalGrid(nodes(everyone)), rounds=3, out=tmp_path / "run", resume=True)
     for file in (tmp_path / "run" / "checkpoints").iterdir():
         file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(RunFolderError, match="is damaged or no checkpoint"):
+    with pytest.raises(RunFolderError, match="is damaged or not a checkpoint"):
         federate(everyone, rounds=3, out=tmp_path / "run", resume=True)
 
 

@@ -33,7 +33,7 @@ P = sum(parameter.numel() for parameter in everyone().model().parameters())
         (with_array("params", np.zeros(P + 1, np.float32)), "shape"),
         (with_array("params", np.zeros(1, np.float32)), "shape"),  # it would broadcast
         (with_array("params", np.zeros(P, np.float64)), "type float64"),
-        (with_array("params", Array("float32", (P,), "numpy.ndarray", b"garbage")), "no npy array"),
+        (with_array("params", Array("float32", (P,), "numpy.ndarray", b"garbage")), "not an npy array"),
         (with_array("stats.m", np.zeros(P, np.float32)), r"an extra stats\.m"),
         (without("params"), "lacks params"),
         (scaled(1e6), "times the median of the others"),
@@ -43,8 +43,8 @@ P = sum(parameter.numel() for parameter in everyone().model().parameters())
         (saying(loss=-1e200), "training loss is -1e+200"),  # no record takes it, and the run could not be resumed
         (saying(samples=-1), "used -1 samples"),
         (saying(samples=1e9), "used 1000000000.0 samples"),
-        (answering("{"), "no JSON"),
-        (answering("[" * 100_000), "no JSON"),
+        (answering("{"), "not JSON"),
+        (answering("[" * 100_000), "not JSON"),
         (answering('{"round": 7, "attempt": 0, "clients": {}}'), "for another round"),
         (answering('{"round": 0, "attempt": 0, "clients": {}}'), "does not have this client's update"),
         (answering('{"round": 0, "attempt": 0, "clients": 3}'), "does not say which clients"),

@@ -189,9 +189,9 @@ def test_speeds_without_a_trace_stay_the_same():
     ("make", "message"),
     [
         (lambda: fedgbo.FedBuff("fedavg"), "FedBuff: base must be an algorithm, not 'fedavg'"),
-        (lambda: fedgbo.FedBuff(fedgbo.Mime(fedgbo.SGD(0.1))), "base must be an algorithm with one exchange a round"),
+        (lambda: fedgbo.FedBuff(fedgbo.Mime(fedgbo.SGD(0.1))), "base must be an algorithm with one exchange per round"),
         (lambda: fedgbo.FedBuff(BASES["fedavg"], server_lr=0), "server_lr must be a finite number above 0"),
-        (lambda: fedgbo.FedBuff(BASES["fedavg"], exponent=-1), "exponent must be a finite number from 0 on"),
+        (lambda: fedgbo.FedBuff(BASES["fedavg"], exponent=-1), "exponent must be a finite number of at least 0"),
         (
             lambda: fedgbo.FedBuff(BASES["fedavg"], max_staleness=-1),
             "max_staleness must be a whole number",
@@ -222,7 +222,9 @@ def test_bad_traces_and_bad_pairs(tmp_path, clock):
         fedgbo.Asynchronous(3, 2, trace=str(tmp_path / "short.csv")).arrivals(N, 0)
     with pytest.raises(fedgbo.ConfigError, match=r"FedAvg keeps no earlier server states.*wrap it: FedBuff\(FedAvg"):
         fedgbo.run(make_task(clients=6), BASES["fedavg"], rounds=9, sampler=clock)
-    with pytest.raises(fedgbo.ConfigError, match=r"a client is 2 steps late; give FedBuff\(max_staleness=2\) or more"):
+    with pytest.raises(
+        fedgbo.ConfigError, match=r"a client is 2 server updates late; use FedBuff\(max_staleness=2\) or more"
+    ):
         fedgbo.run(make_task(clients=6), fedgbo.FedBuff(BASES["fedavg"], max_staleness=1), rounds=12, sampler=clock)
 
 
@@ -271,12 +273,12 @@ def test_availability(tmp_path):
 def test_nobody_is_on_at_first(tmp_path):
     sampler = trace(tmp_path, "client,seconds,on,off\n0,1,5,7\n1,1,6,9\n", clients_per_round=1)
     assert sampler.arrivals(2, 0) == ([0], [0], 6)
-    with pytest.raises(fedgbo.ConfigError, match="after 9 s of virtual time no client is on for long enough"):
+    with pytest.raises(fedgbo.ConfigError, match="after 9 s of virtual time no client is available long enough"):
         sampler.arrivals(2, 9)
     late = fedgbo.Asynchronous(1, 1, trace=sampler.trace, period=10.0)
     assert [late.arrivals(2, t).seconds for t in range(2)] == [6, 7]
     never = trace(tmp_path, "client,seconds,on,off\n0,3,0,2\n1,3,0,2\n")
-    with pytest.raises(fedgbo.ConfigError, match="no client is on for long enough"):
+    with pytest.raises(fedgbo.ConfigError, match="no client is available long enough"):
         fedgbo.Asynchronous(1, 1, trace=never.trace, period=4.0).arrivals(2, 0)
 
 
@@ -304,11 +306,11 @@ def test_a_deadline_ends_the_round(tmp_path):
         ("client,seconds\n0,fast\n", "line 2: seconds must be a number above 0, not 'fast'"),
         ("client,seconds\n0,1\n1,-2\n", "line 3: seconds must be a number above 0, not '-2'"),
         ("client,seconds\n0,1,5\n", "line 2: 3 cells, but there are 2 columns"),
-        ("client,seconds\n0.5,1\n", "line 2: client must be a whole number from 0 on"),
+        ("client,seconds\n0.5,1\n", "line 2: client must be a whole number of at least 0"),
         ("client,bandwidth\n0,1\n1,1\n", "neither seconds nor seconds_per_sample for client 0"),
         ("client,seconds,on,off\n0,1,5,3\n", "line 2: on and off must be numbers of seconds with 0 <= on < off"),
         ("client,seconds,on,off\n0,1,5,\n", "line 2: on and off must be numbers"),
-        ("client,seconds,on,off\n0,1,1,5\n0,1,4,6\n1,1,,\n", "overlapping times on for client 0"),
+        ("client,seconds,on,off\n0,1,1,5\n0,1,4,6\n1,1,,\n", "overlapping times of availability for client 0"),
         ("client,seconds,on,off\n0,1,1,5\n0,2,6,7\n", "line 3: client 0 has another seconds in an earlier line"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_class_in_a_file_of_the_users(tmp_path):
         load(f"{file}:Slo")
     with pytest.raises(fedgbo.ConfigError, match="there is no file"):
         load(f"{tmp_path}/none.py:X")
-    with pytest.raises(fedgbo.ConfigError, match=r"is no .py file"):
+    with pytest.raises(fedgbo.ConfigError, match=r"is not a .py file"):
         load(f"{tmp_path}/none.txt:X")
     (tmp_path / "broken.py").write_text("1 / 0")
     with pytest.raises(fedgbo.ConfigError, match=r"failed: ZeroDivisionError"):

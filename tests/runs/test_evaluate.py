@@ -84,7 +84,7 @@ def test_buffers_move_with_personalisation(scored, result):
         ("params", {}, r"buffers that training changes \(1.running_mean, .*give result.state"),
         ("half", {}, r"params must be a flat vector of 34 numbers, .* not of shape \(3,\)"),
         (3, {}, "params must be a result, a State, .* not int"),
-        ("state", {"personalise": 3}, "personalise=, a number of local steps, and optimiser=.*go together"),
+        ("state", {"personalise": 3}, "personalise=, a number of local steps, and optimiser=.*must be given together"),
         ("state", {"personalise": 0, "optimiser": fedgbo.SGD(0.1)}, "personalise must be"),
     ],
 )
@@ -101,7 +101,7 @@ def test_clients_need_test_samples():
     local = task(data, normed, buffers="local")
     trained = fedgbo.run(local, SGD, rounds=1)
     for more in ({}, {"personalise": 1, "optimiser": fedgbo.SGD(0.1)}):
-        with pytest.raises(fedgbo.ConfigError, match="the statistics that clients keep are needed"):
+        with pytest.raises(fedgbo.ConfigError, match="the statistics of each client are needed"):
             fedgbo.evaluate(trained, local, **more)
 
 
@@ -135,7 +135,7 @@ def test_the_best_parameters_are_kept_and_survive_a_resume(tmp_path):
 
 def test_the_best_parameters_must_be_kept_from_the_beginning(tmp_path):
     fedgbo.run(worsening(), SGD, rounds=1, out=tmp_path / "run")
-    with pytest.raises(fedgbo.RunFolderError, match="was begun without keep_best"):
+    with pytest.raises(fedgbo.RunFolderError, match="was started without keep_best"):
         fedgbo.run(worsening(), SGD, rounds=2, out=tmp_path / "run", resume=True, keep_best=True)
     without = fedgbo.run(worsening(), SGD, rounds=2, out=tmp_path / "run", resume=True)
     with pytest.raises(fedgbo.ConfigError, match="were not kept; run with keep_best=True"):

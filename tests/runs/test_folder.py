@@ -40,7 +40,7 @@ def test_what_a_folder_holds(finished):
 
 
 def test_a_used_folder_is_left_alone(finished, tmp_path):
-    with pytest.raises(fedgbo.RunFolderError, match=r"already holds a run; go on with it .fedgbo resume"):
+    with pytest.raises(fedgbo.RunFolderError, match=r"already holds a run; resume it .fedgbo resume"):
         fedgbo.run(make_task(), GBO, rounds=1, out=finished.path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
@@ -63,7 +63,7 @@ def test_no_run_folder(tmp_path):
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(finished):
     whole = go_on(finished).params
     finished.checkpoints()[-1].write_bytes(b"garbage")
-    with pytest.warns(RunWarning, match="is damaged .*; the run goes on from the older checkpoint of round 6"):
+    with pytest.warns(RunWarning, match="is damaged .*; the run continues from the older checkpoint of round 6"):
         assert torch.equal(go_on(finished).params, whole)
 
 
@@ -108,7 +108,7 @@ def test_damage_everywhere_is_named(finished, damage):
         else:
             content[-1] ^= 1
         path.write_bytes(content)
-    with pytest.raises(fedgbo.RunFolderError, match=r"round-0+6.safetensors is damaged.*start the run anew"):
+    with pytest.raises(fedgbo.RunFolderError, match=r"round-0+6.safetensors is damaged.*start the run again"):
         go_on(finished)
 
 

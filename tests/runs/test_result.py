@@ -117,7 +117,7 @@ def test_a_run_of_pythons_is_loaded(task, tmp_path):
     assert (list(loaded.history), loaded.config, loaded.status) == (list(result.history), result.config, "finished")
     assert torch.equal(loaded.params, result.params)
     assert torch.equal(loaded.state.stats["m"], result.state.stats["m"])
-    with pytest.raises(fedgbo.ConfigError, match=r"was begun from Python; give its task: fedgbo.load\("):
+    with pytest.raises(fedgbo.ConfigError, match=r"was started from Python; give its task: fedgbo.load\("):
         loaded.model()
     assert isinstance(fedgbo.load(str(tmp_path / "run"), task=task).model(), torch.nn.Module)
 

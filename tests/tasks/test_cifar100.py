@@ -59,7 +59,7 @@ def test_28_pixels_as_in_the_papers_text(folder):
 
 
 def test_other_crops_are_refused(folder):
-    with pytest.raises(ConfigError, match="crop must be 32, or 28 as the paper's text has it, not 24"):
+    with pytest.raises(ConfigError, match="crop must be 32, or 28 as in the paper's text, not 24"):
         TASKS["cifar100"](data=folder, crop=24)
 
 

@@ -93,8 +93,8 @@ def test_from_the_catalogue():
     ("setting", "message"),
     [
         ({"dimension": 0}, "dimension must be a whole number of at least 1"),
-        ({"noise": -1.0}, "noise must be a finite number from 0 on"),
-        ({"heterogeneity": float("nan")}, "heterogeneity must be a finite number from 0 on"),
+        ({"noise": -1.0}, "noise must be a finite number of at least 0"),
+        ({"heterogeneity": float("nan")}, "heterogeneity must be a finite number of at least 0"),
         ({"condition": 0.5}, "condition must be a finite number of at least 1, not 0.5"),
     ],
 )

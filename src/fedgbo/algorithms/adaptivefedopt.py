@@ -44,14 +44,14 @@ class AdaptiveFedOpt(_ServerOptimiser):
 
 @dataclass(frozen=True)
 class FedAvgM(_ServerOptimiser):
-    """Momentum on the server (Hsu, Qi and Brown, 2019). Their m lacks the factor 1 - β; their rate 1 is 1 / (1 - β)."""
+    """Momentum on the server (Hsu, Qi and Brown, 2019). Their m has no factor 1 - β; their rate 1 is 1 / (1 - β)."""
 
     server: SGDm
 
 
 @dataclass(frozen=True)
 class FedAdam(_ServerOptimiser):
-    """Adam on the server. The paper's τ is our ε. Its v starts anywhere from τ² on, ours at Adam's `initial`: 1."""
+    """Adam on the server. The paper's τ is our ε. Its v starts at τ² or more, ours at Adam's `initial`: 1."""
 
     server: Adam
 

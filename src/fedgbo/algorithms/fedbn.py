@@ -13,8 +13,8 @@ class FedBN(PartlyPersonal):
     client: K times y <- y - η g, from y = (other layers of x_t, own normalisation);  keeps the normalisation
     server: other layers = mean of other layers
 
-    The published FedBN also keeps the running statistics of BatchNorm local: give the task buffers="local". The weights
-    and biases of normalisation layers are what is kept here.
+    The published FedBN also keeps the running statistics of BatchNorm local: give the task buffers="local". Here,
+    clients keep the weights and biases of normalisation layers.
     """
 
     def client_update(self, down: State, client: Client) -> State:

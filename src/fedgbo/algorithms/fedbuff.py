@@ -12,14 +12,14 @@ from fedgbo.core import ConfigError, Mean, Number, Part, State, WrappedAlgorithm
 
 @dataclass(frozen=True)
 class FedBuff(WrappedAlgorithm):
-    """Any algorithm with an asynchronous server, which makes a step when enough uploads have arrived.
+    """Any algorithm with an asynchronous server, which updates its model when enough uploads have arrived.
 
-    client: as in `base`, from the server state of τ steps ago, which it downloaded then
-    server: as in `base`, with η_s mean of (1 + τ)^-a (x_{t-τ} - y) in the place of the mean of x_t - y
+    client: as in `base`, from the server state of τ updates ago
+    server: as in `base`, with η_s mean of (1 + τ)^-a (x_{t-τ} - y) instead of the mean of x_t - y
 
-    `sampler=Asynchronous(...)` says who arrives when; with another sampler τ is 0, and this is `base`. FedGBO inverts
-    with the statistics of each version (`base.explicit`). Means of K and of other vectors have the weights (1 + τ)^-a.
-    The server keeps its last `max_staleness` states, each with all statistics.
+    `sampler=Asynchronous(...)` determines when uploads arrive; with another sampler τ is 0, and this is `base`. FedGBO
+    inverts with the statistics of each version (`base.explicit`). Means of K and of other vectors have the weights
+    (1 + τ)^-a. The server keeps its last `max_staleness` states, each with all statistics.
     """
 
     server_lr: Number = 1.0
@@ -32,7 +32,7 @@ class FedBuff(WrappedAlgorithm):
         not_negative("exponent", self.exponent)
         whole("max_staleness", self.max_staleness, least=0)
         if isinstance(self.base, FedBuff | FedLin | Mime):
-            raise ConfigError(f"FedBuff: base must be an algorithm with one exchange a round, not {self.base!r}")
+            raise ConfigError(f"FedBuff: base must be an algorithm with one exchange per round, not {self.base!r}")
 
     def init(self, params: Tensor) -> State:
         return self._with_past(self.base.init(params), [self.base.init(params)] * self.max_staleness)
@@ -42,7 +42,9 @@ class FedBuff(WrappedAlgorithm):
 
     def version(self, server: State, staleness: int) -> State:
         if staleness > self.max_staleness:
-            raise ConfigError(f"a client is {staleness} steps late; give FedBuff(max_staleness={staleness}) or more")
+            raise ConfigError(
+                f"a client is {staleness} server updates late; use FedBuff(max_staleness={staleness}) or more"
+            )
         if not staleness:
             return State(server.params, {name: x for name, x in server.stats.items() if not name[0].isdigit()})
         own = f"{staleness}."

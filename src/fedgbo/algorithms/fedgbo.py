@@ -27,7 +27,7 @@ class FedGBO(FederatedAlgorithm):
         super().__post_init__()
         if self.inverse and not isinstance(self.optimiser, AffineOptimiser):
             raise ConfigError(
-                f"FedGBO: {type(self.optimiser).__name__} has no inverse step, since it is no AffineOptimiser; "
+                f"FedGBO: {type(self.optimiser).__name__} has no inverse step, because it is not an AffineOptimiser; "
                 "leave inverse out, and clients send the sums of their gradients"
             )
 

@@ -18,8 +18,8 @@ class FedLin(FederatedAlgorithm):
     client: K_i times y <- y - (η / K_i) (g(y) - g(x_t) + c), both g on the same minibatch, from y = x_t
     server: x_{t+1} = mean of y
 
-    This is Mime with SGD and the rate η / K_i, which lets all clients go as far however many local steps they take.
-    The paper has exact gradients (full batches) and all clients in every round; its compression of gradients is left
+    This is Mime with SGD and the rate η / K_i, so that all clients move equally far, regardless of their local steps.
+    The paper uses exact gradients (full batches) and all clients in every round; its compression of gradients is left
     to transforms.
     """
 

@@ -10,7 +10,7 @@ from fedgbo.optimisers.sgd import SGD
 
 @dataclass(frozen=True)
 class FedMAX(FederatedAlgorithm):
-    """FedAvg on losses with a term that makes the last hidden layer's activations alike on all clients.
+    """FedAvg on losses with a term that makes the last hidden layer's activations similar on all clients.
 
     client: K times y <- y - η ∇(f + β KL(uniform ‖ softmax(a))), from y = x_t
     server: x_{t+1} = mean of y

@@ -8,13 +8,13 @@ from fedgbo.optimisers.sgd import SGD
 
 @dataclass(frozen=True)
 class FedNova(FederatedAlgorithm):
-    """Normalised averaging: clients that take more local steps do not count for more.
+    """Normalised averaging: clients that take more local steps do not have more weight.
 
     client: K_i times y <- y - η g, from y = x_t;  d_i = (x_t - y) / K_i
     server: x_{t+1} = x_t - η_s (mean of K_i) (mean of d_i)
 
     This is the paper's rule for plain SGD, where the norm of a_i is K_i and τ_eff is the mean of K_i. With equal K it
-    is FedAvg. Clients upload d_i in the place of x_t - y. With `weights="samples"` both means are weighted by samples,
+    is FedAvg. Clients upload d_i instead of x_t - y. With `weights="samples"` both means are weighted by samples,
     as in the paper. Its variants with local momentum or a proximal term have another norm of a_i; they are left out.
     """
 

@@ -12,8 +12,8 @@ from fedgbo.optimisers.sgd import SGD
 
 @dataclass(frozen=True)
 class PartlyPersonal(FederatedAlgorithm):
-    """`personal_part` are pairs (begin, end) of places in the flat model, which `fedgbo.places(model, ...)` finds; or a
-    number: so many of the model's last parameters, such as those of its last layer.
+    """`personal_part` is a list of pairs (begin, end) of positions in the flat model, which `fedgbo.places(model, ...)`
+    returns; or a number n, for the last n parameters of the model, such as those of its last layer.
 
     The server never changes personal parameters: clients send zeros for them, and all start with those of x_0 (FedPer's
     paper draws them for each client).
@@ -29,7 +29,7 @@ class PartlyPersonal(FederatedAlgorithm):
             return
         for pair in self.personal_part:
             if not isinstance(pair, Sequence) or len(pair) != 2:
-                raise ConfigError(f"personal_part must be pairs (begin, end) of places in the model, not {pair!r}")
+                raise ConfigError(f"personal_part must be pairs (begin, end) of positions in the model, not {pair!r}")
             whole("personal_part's begin", pair[0], least=0)
             whole("personal_part's end", pair[1], least=pair[0] + 1)
 

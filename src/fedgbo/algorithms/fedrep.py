@@ -15,7 +15,7 @@ class FedRep(PartlyPersonal):
     client: `head_steps` times head <- head - η g, from (body of x_t, own head);  then K times body <- body - η g
     server: body = mean of bodies
 
-    K are the body's steps, which the paper's experiments take for one epoch after ten epochs for the head.
+    K counts the steps of the body. The paper's experiments take one epoch for the body after ten for the head.
     """
 
     head_steps: int = 10

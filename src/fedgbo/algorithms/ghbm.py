@@ -19,8 +19,8 @@ class GHBM(FederatedAlgorithm):
     client: K times y <- y - η g - (β / K) m_t, from y = x_t
     server: x_{t+1} = mean of y
 
-    The server keeps the last τ models; clients keep nothing. That m is zero until there are τ rounds is the published
-    code's reading. With τ = 1 this is heavy-ball momentum: FedCM with an unmixed gradient.
+    The server keeps the last τ models; clients keep nothing. As in the published code, m is zero until τ rounds are
+    completed. With τ = 1 this is heavy-ball momentum: FedCM with an unmixed gradient.
     """
 
     optimiser: SGD

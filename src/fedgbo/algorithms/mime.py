@@ -10,13 +10,13 @@ from fedgbo.core import Client, FederatedAlgorithm, Mean, Optimiser, Part, State
 
 @dataclass(frozen=True)
 class Mime(FederatedAlgorithm):
-    """Mimelite with a control variate in every local step, which takes two exchanges a round.
+    """Mimelite with a control variate in every local step, which takes two exchanges per round.
 
     first:  every client of the cohort sends ∇f at x_t on all of its samples;  c = their mean
     client: K times y <- y - U(g(y) - g(x_t) + c, s_t), both g on the same minibatch, from y = x_t
     server: x_{t+1} = mean of y;  s_{t+1} = T(c, s_t)
 
-    The paper's clients send ∇f once more with y; as its mean is c again, ours do not.
+    The paper's clients send ∇f again with y. Its mean is c again, so our clients do not.
     """
 
     optimiser: Optimiser

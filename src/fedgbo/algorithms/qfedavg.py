@@ -10,14 +10,14 @@ TINY = 1e-10  # the least loss: 0^(q - 1) is not defined for q < 1. The publishe
 
 @dataclass(frozen=True)
 class QFedAvg(FederatedAlgorithm):
-    """Clients with a higher loss count for more: q = 0 is FedAvg, a larger q makes accuracies more uniform.
+    """Clients with a higher loss have more weight: q = 0 is FedAvg, a larger q makes accuracies more uniform.
 
     client: F = loss at x_t on all samples;  K times y <- y - η g, from y = x_t;  d = (x_t - y) / η
     sends:  F^q d  and  h = q F^(q - 1) ‖d‖² + F^q / η
     server: x_{t+1} = x_t - (mean of F^q d) / (mean of h)
 
     1 / η is the paper's estimate L of the Lipschitz constant. F is the task's loss, without objective terms. The paper
-    samples clients by their share of samples; here the run's sampler decides. h is one number.
+    samples clients by their share of samples; here the run's sampler draws them. h is one number.
     """
 
     optimiser: SGD

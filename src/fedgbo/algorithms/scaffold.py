@@ -16,7 +16,7 @@ class SCAFFOLD(FederatedAlgorithm):
     client: K times y <- y - η (g - c_i + c), from y = x_t;  c_i' = c_i - c + (x_t - y) / (η K)
     server: x_{t+1} = x_t - η_s mean of (x_t - y);  c <- c + |S| / N mean of (c_i' - c_i)
 
-    c_i' is the paper's option II, which costs no further gradient. Clients download x and c and upload as much.
+    c_i' is the paper's option II, which costs no further gradient. Clients download two vectors and upload two.
     """
 
     optimiser: SGD

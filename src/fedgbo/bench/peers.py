@@ -108,7 +108,7 @@ def _write_stack(task: str, seconds: float, settings: Path, arrays: Path) -> Non
         elif isinstance(layer, nn.MaxPool2d):
             about |= {"size": layer.kernel_size}
         elif not isinstance(layer, nn.Linear | nn.Flatten | nn.ReLU) or loop.features:
-            raise BenchError(f"the bench has {task} not written for fedjax: it takes stacks of usual layers")
+            raise BenchError(f"the bench does not have {task} for fedjax, which supports only stacks of common layers")
         layers.append(about)
         weights |= {f"{i}.{name}": p.detach().numpy() for name, p in layer.named_parameters()}
     inputs, targets = data.train.batch(np.arange(len(data.train)))

@@ -86,11 +86,11 @@ def shortfalls(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         who = f"{row.algorithm} on {row.task}"
         if row.ratio < WANTED[row.task]:
-            found.append(f"{who}: {row.ratio:.2f} times the plain loop, {WANTED[row.task]} wanted")
+            found.append(f"{who}: {row.ratio:.2f} times the plain loop, target {WANTED[row.task]}")
         if row.to_fedavg < 1 - SLOWER:
-            found.append(f"{who}: {1 - row.to_fedavg:.0%} slower than FedAvg, at most {SLOWER:.0%} wanted")
+            found.append(f"{who}: {1 - row.to_fedavg:.0%} slower than FedAvg, target at most {SLOWER:.0%}")
         if row.server > SERVER:
-            found.append(f"{who}: the server takes {row.server:.1%} of a round, at most {SERVER:.0%} wanted")
+            found.append(f"{who}: the server takes {row.server:.1%} of a round, target at most {SERVER:.0%}")
     return found
 
 

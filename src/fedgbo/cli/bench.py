@@ -44,7 +44,7 @@ def bench(
 ) -> None:
     """Measure speed on this machine: fedgbo, a plain PyTorch loop and a matrix product, in turns.
 
-    Run it on an otherwise idle machine. What counts is the ratio in one run, not the absolute figure.
+    Run it on an otherwise idle machine. Compare ratios within one run, not absolute numbers.
     """
     names = _chosen(tasks, (*LEARNING_RATES, *MODELS), "task")
     peers = dict(one.partition("=")[::2] for one in opt.comma_list([against]))
@@ -73,14 +73,14 @@ def bench(
     say(f"matrix product on {device} ({cores()} cores), beside each task: {gigaflops} GFLOP/s")
     grown = []
     if growth:
-        say("how cost grows:")
+        say("growth of the cost:")
         for axis in growths(seconds, max(3, repeats // 2)):
             grown.append(axis)
             for line in _growth_lines(axis):
                 say(line)
     missed = shortfalls(rows)
     for line in missed:
-        say(f"below what we want: {line}")
+        say(f"missed target: {line}")
     if picture is not None:
         _draw(rows, others, grown, picture)
     if as_json:

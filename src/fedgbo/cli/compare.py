@@ -30,8 +30,9 @@ def compare(
         Argument(
             metavar="[ALGORITHM]...",
             autocompletion=opt.entries,
-            help="Names such as fedavg, fedgbo:adam (with an optimiser) or my_file.py:Class; paper (its eight) or all. "
-            "KEY=VALUE after a name is for this algorithm alone, before the first name for all. \\[default: paper]",
+            help="Names such as fedavg, fedgbo:adam (with an optimiser) or my_file.py:Class; paper (the paper's eight) "
+            "or all. KEY=VALUE after a name applies to this algorithm only, before the first name to all. "
+            "\\[default: paper]",
         ),
     ] = None,
     task: Annotated[str, opt.TaskName()] = "digits",
@@ -111,7 +112,7 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wid
     if as_json:
         out.print_json(content)
         return
-    show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy, and what it took"), wide)
+    show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy and its cost"), wide)
     for line in conclusion(rows):
         out.print(line)
     out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}", markup=False)

@@ -72,7 +72,7 @@ def prepare(
         TestBy, Option("-t", "--test-by", help="Split by sample, or by user: train and test then have different users.")
     ] = TestBy.sample,
 ) -> None:
-    """Pack a task's public files once, into the data folder.
+    """Pack a task's public files into the data folder.
 
     The format is detected: pickles and binary versions of CIFAR; Fashion-MNIST's IDX files; LEAF's JSON; TFF's HDF5
     and SQLite; Sentiment140's CSV; Gutenberg's text; each also compressed or in an archive.
@@ -80,7 +80,7 @@ def prepare(
     if task not in READERS:
         raise ConfigError(unknown("task with public files", task, READERS))
     if not there(origin):
-        raise DataError(f"there is nothing at {origin}; fedgbo data fetch {task} downloads the public files")
+        raise DataError(f"{origin} does not exist; fedgbo data fetch {task} downloads the public files")
     rules = ClientRules(min_samples, drop_incomplete, test_by is TestBy.user)
     asked = {"format": form, "fraction": fraction, "seed": seed, "rules": rules if rules != EVERY_CLIENT else None}
     given = {key: value for key, value in asked.items() if value is not None}
@@ -88,7 +88,7 @@ def prepare(
     for key in given:
         if key not in accepted:
             name = "--min-samples, --drop-incomplete or -t" if key == "rules" else f"--{key}"
-            raise ConfigError(f"{task} takes no {name}: its files say how they are split, or the task's settings")
+            raise ConfigError(f"{task} takes no {name}: its files or the task's settings determine the split")
     began = time.perf_counter()
     packed = READERS[task](origin, **given)
     place = data_home(data) / task
@@ -176,7 +176,7 @@ def _counts(arrays: Mapping[str, Array]) -> str:
 
 
 def _print_numbers(n: dict[str, Any]) -> None:
-    out.print(f"{n['task']}: {n['clients']:,} clients, {n['clients_per_round']} a round")
+    out.print(f"{n['task']}: {n['clients']:,} clients, {n['clients_per_round']} per round")
     out.print(
         f"samples: {n['train_samples']:,} for training ({n['least_samples']} to {n['most_samples']} a client, "
         f"mean {n['mean_samples']:.1f}), {n['test_samples']:,} for testing"

@@ -51,7 +51,9 @@ Format = StrEnum("Format", ["TEXT", "MARKDOWN", "CSV", "JSON", "LATEX"])
 
 
 def experiment(
-    file: Annotated[Path, Argument(metavar="FILE.toml", help="What to run; docs/experiments.md describes the format.")],
+    file: Annotated[
+        Path, Argument(metavar="FILE.toml", help="The file that describes the runs; see docs/experiments.md.")
+    ],
     overrides: Overrides = None,
     to: Out = Path("runs"),
     jobs: opt.Jobs = None,
@@ -60,7 +62,7 @@ def experiment(
     wide: opt.Wide = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Run the experiment that a file describes, except for runs that are finished, and summarise all runs.
+    """Carry out the runs of an experiment file that are not finished, and summarise all runs.
 
     Stop it at any time and repeat the command: finished runs are not repeated, the others resume. Experiments with the
     same --out share their runs.
@@ -211,7 +213,7 @@ def _runs_command(
 
 paper = typer.Typer(
     no_args_is_help=True,
-    help="The paper's tables and figures beside the printed values. Figures and tables 4 and 5 run what is missing.",
+    help="The paper's tables and figures beside the printed values. Figures and tables 4 and 5 start missing runs.",
 )
 for _name, _make in TABLES.items():
     paper.command(_name)(_table_command(_make))
@@ -225,11 +227,9 @@ for _measured in (table4, table5):
 def study(
     file: Annotated[Path, Argument(metavar="FILE.toml", help="The contenders and their grids; see docs/study.md.")],
     to: Annotated[Path, opt.Out(help="The folder of all runs.")] = Path("runs/study"),
-    keep: Annotated[
-        Path | None, Option(help="The CSV file that keeps the runs that ended. \\[default: FILE.csv]")
-    ] = None,
+    keep: Annotated[Path | None, Option(help="The CSV file that stores finished runs. \\[default: FILE.csv]")] = None,
     jobs: opt.Jobs = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="List finished and missing runs, and run nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="List finished and missing runs, and start none.")] = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Compare algorithms at equal effort: search each one's settings on held-out data, then run the best ones.

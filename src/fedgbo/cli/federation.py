@@ -61,14 +61,16 @@ def up(
     preset: opt.Preset = None,
     rounds: opt.Rounds = None,
     seed: opt.Seed = None,
-    nodes: Annotated[int | None, Option(help="How many; node i of n hosts clients i, i+n, ... \\[default: 3]")] = None,
+    nodes: Annotated[
+        int | None, Option(help="The number of nodes; node i of n hosts clients i, i+n, ... \\[default: 3]")
+    ] = None,
     option: FederationOptions = None,
     check: Check = False,
     to: Annotated[Path | None, opt.Out(help="The federation's folder. \\[default: runs/<name>]")] = None,
     resume: Annotated[Path | None, Option(help="Resume the federation in this folder.")] = None,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Try out a whole federation on this machine: certificates, keys, server, nodes, run, and a clean end.
+    """Try out a whole federation on this machine: certificates, keys, server, nodes, run and clean-up.
 
     fedgbo federation up --task digits --algorithm fedgbo --optimiser sgdm --nodes 3 --rounds 5 --check
     """
@@ -79,7 +81,7 @@ def up(
         folder = prepare(path, config, 3 if nodes is None else nodes, options_of(option))
     else:
         if items or option or any(flag is not None for flag in (*flags.values(), nodes, to)):
-            raise ConfigError("--resume uses the settings that the federation has; give it alone")
+            raise ConfigError("--resume uses the settings of the federation; give it without other settings")
         folder = LocalFolder(resume.absolute())
         requested_config(folder.app / SETTINGS)
 
@@ -98,7 +100,7 @@ def up(
 
 @app.command()
 def new(
-    folder: Annotated[Path, Argument(metavar="DIR", help="The app's folder, to be made.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="The app's folder, which is created.")],
     items: opt.Items = None,
     task: opt.Task = None,
     algorithm: opt.Algorithm = None,
@@ -118,36 +120,38 @@ def new(
     needed = [key for key, must in parameters(find("task", config.task["name"])).items() if must]
     if set(needed) <= set(config.task):  # otherwise the task needs a node's configuration
         err.print(f"the same run without a federation: fedgbo run {quoted(settings)}")
-    err.print(f"on a server that runs: fedgbo federation run SERVER {quoted(folder)}")
-    err.print(f"nodes can pin it: fedgbo federation join ... --app-sha256 {bundle(folder)[1]}")
+    err.print(f"run it on a running server: fedgbo federation run SERVER {quoted(folder)}")
+    err.print(f"nodes can pin the app: fedgbo federation join ... --app-sha256 {bundle(folder)[1]}")
 
 
 @app.command()
 def certs(
     folder: Annotated[Path, Argument(metavar="SERVER", help="The server's folder.")],
-    host: Annotated[opt.Texts, Option(help="A name or IP address that nodes call the server by; repeatable.")] = None,
+    host: Annotated[
+        opt.Texts, Option(help="A host name or IP address by which nodes reach the server; repeatable.")
+    ] = None,
     days: Annotated[int, Option(help="How long the server's certificate is valid.")] = 365,
 ) -> None:
-    """Make the server's certificate and the authority that signs it. On the server, once."""
+    """Make the server's certificate and the authority that signs it. Run this once, on the server."""
     names = make_certificates(folder, host or [], days)
     out.print(printable(folder / "ca.crt"))
-    err.print(f"valid for {', '.join(names)}; give ca.crt, and nothing else of {printable(folder)}, to every node")
+    err.print(f"valid for {', '.join(names)}; send ca.crt, and no other file of {printable(folder)}, to every node")
 
 
 @app.command()
 def key(
-    folder: Annotated[Path, Argument(metavar="NODE", help="The node's folder; its name is the node's.")],
+    folder: Annotated[Path, Argument(metavar="NODE", help="The node's folder; its name is the node's name.")],
 ) -> None:
-    """Make a node's key pair. On the node, once: the private key never leaves it."""
+    """Make a node's key pair. Run this once, on the node; the private key never leaves the node."""
     node = make_node(folder)
     out.print(printable(node.public_key))
-    err.print(f"send {node.public_key.name}, and nothing else of {printable(folder)}, to the server's operators")
+    err.print(f"send {node.public_key.name}, and no other file of {printable(folder)}, to the server's operators")
 
 
 @app.command()
 def digest(
-    folder: Annotated[Path, Argument(metavar="FOLDER", help="What `up` or `run` wrote, or a run's folder.")],
-    simulate: Annotated[bool, Option(help="Also do the same run without a federation, and compare.")] = True,
+    folder: Annotated[Path, Argument(metavar="FOLDER", help="The folder that `up` or `run` wrote, or a run folder.")],
+    simulate: Annotated[bool, Option(help="Also carry out the same run without a federation, and compare.")] = True,
     as_json: opt.Json = False,
 ) -> None:
     """Print the digest of a federation's result and that of `fedgbo run` with the same settings."""

@@ -55,7 +55,7 @@ def serve(
     port: Annotated[int, Option(min=1, max=65535, help="The port to listen on.")] = 8000,
     settings: SettingsFile = None,
 ) -> None:
-    """Run the server that nodes connect to, until Ctrl-C. On the server."""
+    """Run the server that nodes connect to, until Ctrl-C. Run this on the server."""
     listen, server = Address(host, port), ServerFolder(folder.absolute())
     services = start_server(server, listen)
     refusals = Tail(server.proxy_log, server.proxy_log.stat().st_size)
@@ -84,13 +84,14 @@ def join(
         str | None, Option(help="The clients this node hosts, e.g. 0 or 0-4. \\[default: those it is registered for]")
     ] = None,
     config: Annotated[
-        list[str] | None, Option("--config", "-c", metavar="KEY=VALUE", help="For the task's builder; repeatable.")
+        list[str] | None,
+        Option("--config", "-c", metavar="KEY=VALUE", help="A setting for the task's builder; repeatable."),
     ] = None,
     app_sha256: Annotated[opt.Texts, Option(help="Run this app only; repeatable. Others are refused.")] = None,
-    any_app: Annotated[bool, Option("--any-app", help="Run whatever the server sends, without asking.")] = False,
+    any_app: Annotated[bool, Option("--any-app", help="Run every app that the server sends, without asking.")] = False,
     settings: SettingsFile = None,
 ) -> None:
-    """Take part in a federation as a node, until Ctrl-C. On the node."""
+    """Take part in a federation as a node, until Ctrl-C. Run this on the node."""
     if any_app and app_sha256:
         raise ConfigError("give --app-sha256 or --any-app, not both")
     server, place, authority = Address.of(address), NodeFolder(node.absolute()), ca.absolute()
@@ -126,9 +127,9 @@ def join(
 def allow(
     node: Annotated[Path, Argument(metavar="NODE", help="The node's folder.")],
     sha256: Annotated[str, Argument(metavar="SHA256", help="The app's hash, as the node shows it.")],
-    refuse: Annotated[bool, Option("--refuse", help="Refuse it instead.")] = False,
+    refuse: Annotated[bool, Option("--refuse", help="Refuse the app instead.")] = False,
 ) -> None:
-    """Allow an app that a server sent to a node, or refuse it. On the node."""
+    """Allow an app that a server sent to a node, or refuse it. Run this on the node."""
     Apps(NodeFolder(node.absolute()).apps).answer(sha256, allowed=not refuse)
     err.print(f"app {sha256} is {'refused' if refuse else 'allowed'} here from now on")
 
@@ -139,7 +140,7 @@ def node_settings(clients: str | None, welcome: Welcome, extra: list[str] | None
     if foreign := set(client_numbers(clients or welcome.clients, MOST_CLIENTS)) - allowed:
         raise ConfigError(
             f"this node is registered as {welcome.name} for clients {welcome.clients}, not for "
-            f"{in_words(sorted(foreign))}; leave --clients out, or have the server's operators register the key anew"
+            f"{in_words(sorted(foreign))}; leave --clients out, or have the server's operators register the key again"
         )
     config: dict[str, ConfigValue] = {"clients": (clients or welcome.clients).replace(" ", "")}
     for text in extra or []:

@@ -25,9 +25,9 @@ from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.registry import Registry, fingerprint
 from fedgbo.runs.folder import RunFolder
 
-RunningServer = Annotated[Path, Argument(metavar="SERVER", help="The server's folder; its server must run.")]
+RunningServer = Annotated[Path, Argument(metavar="SERVER", help="The server's folder; the server must be running.")]
 RunName = Annotated[
-    str | None, Argument(metavar="RUN", help="The name of the run's folder. \\[default: the only one that runs]")
+    str | None, Argument(metavar="RUN", help="The name of the run's folder. \\[default: the only active run]")
 ]
 
 STOP_SECONDS = 30.0  # for the server's app to let go of the run's folder
@@ -40,26 +40,26 @@ FederationOptions = Annotated[
         "--option", "-c", metavar="KEY=VALUE", help=f"Options of the federation: {', '.join(USER_OPTIONS)}; repeatable."
     ),
 ]
-Check = Annotated[bool, Option(help="Do the run without a federation too, and compare the results.")]
+Check = Annotated[bool, Option(help="Also carry out the run without a federation, and compare the results.")]
 
 
 def register(
     folder: RunningServer,
-    key: Annotated[Path, Argument(metavar="KEY.pub", help="The node's public key; its name is the node's.")],
+    key: Annotated[Path, Argument(metavar="KEY.pub", help="The node's public key; the file name is the node's name.")],
     clients: Annotated[str, Option(help="The numbers of the clients that the node hosts, e.g. 0 or 0-4 or 0,3.")],
 ) -> None:
-    """Admit a node by its public key, for some clients; or change the clients of one. On the server."""
+    """Register a node by its public key for some clients, or change its clients. Run this on the server."""
     public_key, server = read_public_key(key), ServerFolder(folder.absolute())
     with control(server) as to_server:
         new = to_server.register(Registry(server.path), public_key, key.stem, clients)
-    out.print(f"{key.stem}: {'registered' if new else 'was registered before, now'} for clients {clients}")
+    out.print(f"{key.stem}: {'registered' if new else 'was already registered, now'} for clients {clients}")
     err.print(f"fingerprint of its key, to compare by telephone: {fingerprint(public_key)}")
 
 
 def unregister(
     folder: RunningServer, name: Annotated[str, Argument(metavar="NAME", help="The node's name, as `nodes` shows it.")]
 ) -> None:
-    """Remove a node. On the server."""
+    """Remove a node. Run this on the server."""
     server = ServerFolder(folder.absolute())
     with control(server) as to_server:
         to_server.unregister(Registry(server.path), name)
@@ -67,7 +67,7 @@ def unregister(
 
 
 def nodes(folder: RunningServer, as_json: opt.Json = False) -> None:
-    """List the registered nodes: their clients, whether they are connected, and their keys. On the server."""
+    """List the registered nodes: their clients, whether they are connected, and their keys. Run this on the server."""
     server = ServerFolder(folder.absolute())
     with control(server) as to_server:
         connections = to_server.connections()
@@ -94,12 +94,12 @@ def run(
     resume: Annotated[Path | None, Option(help="Resume the run in this folder.")] = None,
     option: FederationOptions = None,
     check: Check = False,
-    detach: Annotated[bool, Option("--detach", help="Start it and return; see `status` and `attach`.")] = False,
+    detach: Annotated[bool, Option("--detach", help="Start the run and return; see `status` and `attach`.")] = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Start a run on the federation, or resume one, and follow it. On the server's machine."""
+    """Start or resume a run on the federation, and follow it. Run this on the server."""
     if resume is not None and to is not None:
-        raise ConfigError("give --out for a new run or --resume for one that was begun, not both")
+        raise ConfigError("give --out for a new run or --resume for an existing run, not both")
     settings = app / SETTINGS
     requested_config(settings)  # an error in it is shown before anything starts
     folder = (resume or to or opt.new_folder("federation", app.name)).absolute()
@@ -128,13 +128,13 @@ def run(
             with stopped_on_error(to_server, started.number):
                 follow_run(to_server, started.number, events, quiet)
         except Hangup as gone:
-            say(f"the terminal was closed; the run goes on; {attach_it}")
+            say(f"the terminal was closed; the run continues; {attach_it}")
             sys.exit(exit_code(gone))
     show_result(folder, check)
 
 
 def status(folder: RunningServer, as_json: opt.Json = False) -> None:
-    """List the server's runs: state, rounds, who started them, and the hashes of their apps. On the server."""
+    """List the server's runs: state, rounds, who started them, and the hashes of their apps. Run this on the server."""
     server = ServerFolder(folder.absolute())
     rows = []
     with control(server) as to_server:
@@ -153,11 +153,11 @@ def status(folder: RunningServer, as_json: opt.Json = False) -> None:
         texts = [row["run"], row["state"], f"{row['rounds']} rounds", row["started"][:19], row["by"], row["app"][:12]]
         out.print(_line(texts, (20, 20, 12, 19, 10, 12)))
     if not rows:
-        err.print("no run was started yet")
+        err.print("no run has been started yet")
 
 
 def stop_run(folder: RunningServer, name: RunName = None) -> None:
-    """Stop a run; it can be resumed. On the server."""
+    """Stop a run; it can be resumed. Run this on the server."""
     server = ServerFolder(folder.absolute())
     with control(server) as to_server:
         entry = _chosen(to_server, name)
@@ -172,7 +172,7 @@ def stop_run(folder: RunningServer, name: RunName = None) -> None:
 
 
 def attach(folder: RunningServer, name: RunName = None) -> None:
-    """Follow a run that was started before, from its first event; Ctrl-C leaves it running. On the server."""
+    """Follow a run that was started earlier, from its first event; Ctrl-C leaves it running. Run this on the server."""
     server = ServerFolder(folder.absolute())
     with control(server) as to_server:
         entry = _chosen(to_server, name, ended=True)
@@ -180,7 +180,7 @@ def attach(folder: RunningServer, name: RunName = None) -> None:
         try:
             follow_run(to_server, entry["run"], EventFile(run_folder))
         except KeyboardInterrupt:
-            err.print("left; the run goes on")
+            err.print("detached; the run continues")
             return
     show_result(run_folder, check=False)
 
@@ -208,7 +208,9 @@ def _chosen(to_server: Control, name: str | None, ended: bool = False) -> dict[s
         return next(iter(going_on.values()))
     if name in choice:
         return choice[name]
-    what = f"{len(going_on)} runs go on" if name is None else f"no run {name} {'is known' if ended else 'goes on'}"
+    what = (
+        f"{len(going_on)} runs are active" if name is None else f"no run {name} {'is known' if ended else 'is active'}"
+    )
     raise ConfigError(f"{what}; name one (running: {', '.join(going_on) or 'none'})")
 
 

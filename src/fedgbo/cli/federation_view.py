@@ -24,7 +24,7 @@ LINES = {
     "waiting": "waiting for nodes: {nodes} so far, with {clients} of {wanted} clients",
     "joined": "{node} hosts {hosted}",
     "refused": "[yellow]{node} is refused:[/] {reason}",
-    "duplicate": "[yellow]client {client} is hosted twice;[/] the one of {node} does not count",
+    "duplicate": "[yellow]client {client} is hosted twice;[/] the one on {node} is not used",
     "round": "round {round}{again}: {hosted}",
     "rejected": "[yellow]client {client} ({node}) rejected[/] in round {round}: {reason}",
     "dropped": "[yellow]client {client} ({node}) dropped[/] in round {round}: {reason}",
@@ -105,7 +105,7 @@ def follow_run(
     def check() -> None:
         if local is not None:
             for process in local.lost():
-                err.print(f"[yellow]{process.name} is gone;[/] {printable(process.last_words())}")
+                err.print(f"[yellow]{process.name} has exited;[/] {printable(process.last_words())}")
 
     ending = follow(to_server, number, events, show, check)
     if not ending.completed:
@@ -140,7 +140,7 @@ def resumable(again: Callable[[], str], logs: Callable[[], list[str]]) -> Iterat
 def show_result(run: Path, check: bool) -> None:
     """Print a run's score, folder and digest; with `check` also the digest of `fedgbo run`."""
     if not (run / "run.json").exists():
-        out.print(f"completed; {printable(run)} is on the server's file system, which is not this one")
+        out.print(f"completed; {printable(run)} is on the server's file system, which this machine cannot read")
         return
     last = RunFolder.open(run).records()[-1]
     out.print(f"{score(last.accuracy, last.loss)} after {last.round} rounds in {last.seconds:.1f} s\n{printable(run)}")

@@ -105,9 +105,9 @@ FILES = {"task.py": TASK, "run.toml": RUN, "compare.toml": COMPARE, "test_task.p
 
 
 def init(
-    folder: Annotated[Path, Argument(help="The project's folder; it is made if it does not exist.")],
+    folder: Annotated[Path, Argument(help="The project's folder; it is created if it does not exist.")],
 ) -> None:
-    """Write a small project: a task of your own, a run, a comparison and tests. It runs as it stands.
+    """Write a small project: a task of your own, a run, a comparison and tests. It runs without changes.
 
     fedgbo init my-project && cd my-project && fedgbo run run.toml
     """

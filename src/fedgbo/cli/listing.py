@@ -35,7 +35,7 @@ LEGEND = """
 A client's round: what it downloads and uploads, keeps from round to round, and
 computes. |x| is the size of the model; part: a part of the model; + 1: and one
 number. Gradients: K, one for each local step; all: one on all samples; losses:
-the loss of all samples. Found by running each algorithm, with sgdm where it
+the loss of all samples. Measured by running each algorithm, with sgdm if it
 takes any optimiser. help(fedgbo.FedCM) has the equations of FedCM;
 docs/algorithms.md helps to choose.
 
@@ -44,9 +44,9 @@ your own: --task my_file.py:function, --algorithm my_file.py:Class,
 
 
 def list_everything(as_json: opt.Json = False) -> None:
-    """Show the tasks, algorithms, optimisers, objective terms, schedules and presets that can be named.
+    """List the available tasks, algorithms, optimisers, objective terms, schedules and presets.
 
-    What an algorithm sends, keeps and computes is found by running it, with sgdm where it takes any optimiser.
+    The costs of an algorithm are measured by running it, with sgdm if it takes any optimiser.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {
         kind: {name: _entry(kind, name, made) for name, made in sorted(catalogue.items())}
@@ -103,7 +103,7 @@ def _required(made: Any) -> dict[str, Any]:
 
 def _costs(algorithms: Mapping[str, Mapping[str, Any]]) -> Table:
     """Return a table of what a client of each algorithm sends, keeps and computes in a round."""
-    table = Table(title="what algorithms cost", title_justify="left", box=None, padding=(0, 1))
+    table = Table(title="costs of algorithms", title_justify="left", box=None, padding=(0, 1))
     for title in ("algorithm", *COLUMNS.values()):
         table.add_column(title, no_wrap=title != "paper")
     for name, entry in algorithms.items():

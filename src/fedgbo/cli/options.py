@@ -65,7 +65,7 @@ Rounds = Annotated[int | None, Whole(help="The number of communication rounds. \
 LocalSteps = Annotated[int | None, Whole(help="The local steps of a client in a round (K). \\[default: 10]")]
 Seed = Annotated[int | None, Whole(help="The random seed. \\[default: 0]")]
 EvalEvery = Annotated[
-    int | None, Whole(help="The number of rounds between evaluations. \\[default: 100 evaluations a run]")
+    int | None, Whole(help="The number of rounds between evaluations. \\[default: 100 evaluations per run]")
 ]
 ClientsPerRound = Annotated[
     str | None, Option(help="The clients that take part in a round (M): a number, or all. \\[default: the task's]")
@@ -73,19 +73,21 @@ ClientsPerRound = Annotated[
 BatchSize = Annotated[
     str | None, Option(help="The samples of a minibatch (B): a number, or full. \\[default: the task's]")
 ]
-TestSamples = Annotated[int | None, Whole(help="Evaluate on a fixed random sample of the test set, of this size.")]
+TestSamples = Annotated[int | None, Whole(help="The size of a fixed random sample of the test set to evaluate on.")]
 Weights = Annotated[
     str | None,
-    Option(help="Whether all clients count the same, or all samples: clients or samples. \\[default: clients]"),
+    Option(help="The weights of the mean: clients (all equal) or samples (by number of samples). \\[default: clients]"),
 ]
-Workers = Annotated[int | None, Whole(help="The number of clients that train at the same time. \\[default: the cores]")]
-Device = Annotated[str, Option(help="Where to train: cpu, cuda, cuda:1 ..., or auto for a GPU where there is one.")]
+Workers = Annotated[
+    int | None, Whole(help="The number of clients that train at the same time. \\[default: the number of cores]")
+]
+Device = Annotated[str, Option(help="Where to train: cpu, cuda, cuda:1 ..., or auto for a GPU if there is one.")]
 Engine = Annotated[str | None, Option(help="plain: the textbook loop. vmap: many clients at a time. \\[default: auto]")]
-Explain = Annotated[bool, Option("--explain", help="Print how clients take their local steps, and why.")]
-Jobs = Annotated[int | None, Whole(help="The number of runs at the same time. \\[default: the cores]")]
+Explain = Annotated[bool, Option("--explain", help="Print which code takes the clients' local steps, and why.")]
+Jobs = Annotated[int | None, Whole(help="The number of runs at the same time. \\[default: the number of cores]")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Wide = Annotated[bool, Option("--wide", help="Print all columns of the table.")]
-DryRun = Annotated[bool, Option("--dry-run", help="Print what would be run, and run nothing.")]
+DryRun = Annotated[bool, Option("--dry-run", help="List the planned runs and start none.")]
 Out = partial(Option, "--out", "-o")  # the help differs between commands
 Output = partial(Option, "--output", "-o")
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Show no progress.")]

@@ -32,7 +32,7 @@ STYLES = {"running": "green", "finished": "", "died": "bold red", "diverged": "r
 
 
 def report(
-    runs: Annotated[list[Path], Argument(help="Folders of runs, or folders that contain some at any depth.")],
+    runs: Annotated[list[Path], Argument(help="Run folders, or folders that contain run folders at any depth.")],
     output: Annotated[
         Path | None, opt.Output(help="The file of the page. \\[default: report.html, unless other output is named]")
     ] = None,
@@ -83,7 +83,7 @@ def watch(
     as_json: Annotated[bool, Option("--json", help="Print the runs as JSON, once.")] = False,
     every: Annotated[float, Option(help="The seconds between updates of the table.", min=0.1)] = 1.0,
 ) -> None:
-    """Follow the runs in a folder, of other processes too: status, rounds, accuracy, speed, estimated end.
+    """Follow the runs in a folder, including those of other processes: status, rounds, accuracy, speed, estimated end.
 
     Ctrl-C ends the command; the runs continue. Without a terminal it prints one table, as with --once.
     """

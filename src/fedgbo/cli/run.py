@@ -40,7 +40,7 @@ def run(
     test_samples: opt.TestSamples = None,
     weights: opt.Weights = None,
     metrics: Annotated[
-        opt.Texts, Option(help="Measure in each round: cosine, or drift (twice the work). It can be given twice.")
+        opt.Texts, Option(help="Measure client drift in each round: cosine, or drift (twice the work). Repeatable.")
     ] = None,
     lr: Annotated[float | None, Hyper(help="The clients' learning rate.")] = None,
     server_lr: Annotated[float | None, Hyper(help="The server's learning rate, for AdaptiveFedOpt.")] = None,
@@ -48,18 +48,18 @@ def run(
     beta1: Annotated[float | None, Hyper(help="The decay of Adam's first moment.")] = None,
     beta2: Annotated[float | None, Hyper(help="The decay of Adam's second moment.")] = None,
     eps: Annotated[float | None, Hyper(help="The number that RMSProp and Adam add to the divisor.")] = None,
-    mu: Annotated[float | None, Hyper(help="The weight of FedProx's pull to the download.")] = None,
+    mu: Annotated[float | None, Hyper(help="The weight of FedProx's proximal term.")] = None,
     workers: opt.Workers = None,
     device: opt.Device = "cpu",
     engine: opt.Engine = None,
     explain: opt.Explain = False,
-    keep_best: Annotated[bool, Option("--keep-best", help="Keep the model of the best evaluation, too.")] = False,
+    keep_best: Annotated[bool, Option("--keep-best", help="Also keep the model of the best evaluation.")] = False,
     to: Annotated[Path | None, opt.Out(help="The folder of the run. \\[default: runs/<name>-<time>]")] = None,
     dry_run: opt.DryRun = False,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Train one algorithm on one task, into a run folder.
+    """Train one algorithm on one task and write a run folder.
 
     Settings come from the file, then from the flags, then from key=value; later ones override earlier ones:
 
@@ -96,7 +96,7 @@ def resume(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Resume a run that was stopped or killed. The result is bit for bit that of an uninterrupted run."""
+    """Resume a run that was stopped or killed. The result equals that of an uninterrupted run, bit for bit."""
     config, folder = ask_rank0(lambda: (read_config(folder), folder))
     if rounds is not None:
         config = config.model_copy(update={"rounds": rounds})
@@ -247,7 +247,7 @@ def export(
         opt.Output(help="The file: NAME.safetensors or NAME.onnx. \\[default: model.safetensors in the run's folder]"),
     ] = None,
     best: Annotated[
-        bool, Option("--best", help="Export the model of the best evaluation, of a run with --keep-best.")
+        bool, Option("--best", help="Export the model of the best evaluation; the run needs --keep-best.")
     ] = False,
 ) -> None:
     """Write the trained model of a run to a file: a state_dict with the names of your model's layers, or ONNX.

@@ -46,7 +46,7 @@ FORMULAS = {
     "momentum": "2 T η̃ L (1+β) (R² + η̃² Y) / (T̃ (1-β)²)",
 }
 
-FigureOption = Annotated[Path | None, Option(help="Draw a picture too: FILE.png and FILE.svg.", metavar="FILE")]
+FigureOption = Annotated[Path | None, Option(help="Also draw a picture: FILE.png and FILE.svg.", metavar="FILE")]
 COption = Annotated[float | None, Option("--c", help="The constant C of Corollary 1. By default the best one.")]
 
 
@@ -55,9 +55,9 @@ def bound(
     context: typer.Context,
     smoothness: Annotated[float, Option(help="The smoothness L of the gradients.")] = 1.0,
     gradient: Annotated[float, Option(help="The largest norm R of a stochastic gradient.")] = 1.0,
-    heterogeneity: Annotated[float, Option(help="How far clients' gradients are apart (G).")] = 1.0,
+    heterogeneity: Annotated[float, Option(help="The heterogeneity G of the clients' gradients.")] = 1.0,
     noise: Annotated[float, Option(help="The standard deviation σ of minibatch gradients.")] = 1.0,
-    gap: Annotated[float, Option(help="The distance F(x_0) - F* of the first loss from the least one.")] = 1.0,
+    gap: Annotated[float, Option(help="The gap F(x_0) - F* between the initial and the minimal loss.")] = 1.0,
     beta: Annotated[float, Option(help="The decay β of SGDm.")] = 0.9,
     local_steps: Annotated[int, Option(help="The local steps K of a client in a round.")] = 10,
     rounds: Annotated[int, Option(help="The number of rounds T.")] = 1000,
@@ -80,7 +80,7 @@ def bound(
         return
     _check_folder(figure)
     if lr is not None and c is not None:
-        raise ConfigError("give --lr or --c, not both: C stands for the learning rate 2 C / (K √T)")
+        raise ConfigError("give --lr or --c, not both: C determines the learning rate 2 C / (K √T)")
     problem = Problem(smoothness, gradient, heterogeneity, noise, gap)
     Training(beta, local_steps, rounds, 1.0, lipschitz)  # checks β and T before they go into a formula
     if lr is not None:
@@ -106,19 +106,15 @@ def bound(
 
 @app.command("measure")
 def measure_command(
-    beta: Annotated[
-        list[float] | None, Option(help="A decay β; can be given several times. By default 0 and 0.9.")
-    ] = None,
-    rounds: Annotated[
-        list[int] | None, Option(help=f"A number of rounds T; can be given several times. By default {ROUNDS}.")
-    ] = None,
+    beta: Annotated[list[float] | None, Option(help="A decay β; repeatable. By default 0 and 0.9.")] = None,
+    rounds: Annotated[list[int] | None, Option(help=f"A number of rounds T; repeatable. By default {ROUNDS}.")] = None,
     local_steps: Annotated[int, Option(help="The local steps K of a client in a round.")] = 5,
     seeds: Annotated[int, Option(help="The number of runs for each β and T.")] = 2,
     c: COption = None,
     dimension: Annotated[int, Option(help="The dimension of the parameter vector.")] = 10,
-    clients: Annotated[int, Option(help="The number of clients, of whom at most 5 take part in a round.")] = 20,
-    heterogeneity: Annotated[float, Option(help="How far the clients' minimisers are apart.")] = 1.0,
-    noise: Annotated[float, Option(help="How far a client's samples are apart.")] = 1.0,
+    clients: Annotated[int, Option(help="The number of clients, of which at most 5 take part in a round.")] = 20,
+    heterogeneity: Annotated[float, Option(help="The spread of the clients' minimisers.")] = 1.0,
+    noise: Annotated[float, Option(help="The spread of a client's samples.")] = 1.0,
     condition: Annotated[
         float, Option(help="The ratio of the largest and the smallest eigenvalue of the curvatures.")
     ] = 10.0,
@@ -154,7 +150,9 @@ def _check_nothing_given(context: typer.Context) -> None:
     for parameter in context.command.params:
         if context.params.get(parameter.name or "") != parameter.default:
             name, command = max(parameter.opts, key=len), context.invoked_subcommand
-            raise ConfigError(f"{name} before {command} does nothing; write it after {command}, if that has it")
+            raise ConfigError(
+                f"{name} before {command} has no effect; write it after {command}, if {command} has this option"
+            )
 
 
 def _check_folder(figure: Path | None) -> None:

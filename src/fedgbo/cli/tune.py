@@ -47,24 +47,28 @@ def tune(
     optimiser: opt.Optimiser = None,
     search: Annotated[str, Search(help="How to search: tpe or grid.")] = "tpe",
     trials: Annotated[int | None, Search(help="The number of settings to try. \\[default: 30; a grid: all]")] = None,
-    budget: Annotated[int | None, Search(help="The rounds that all trials together may take.")] = None,
+    budget: Annotated[int | None, Search(help="The maximum total number of rounds of all trials.")] = None,
     prune: Annotated[int, Search(help="Successive halving keeps one trial in this many; 0 keeps all.")] = 3,
     score: Annotated[str, Score(help="Score by curve (the mean over all rounds), best or last accuracy.")] = "curve",
-    warm_up: Annotated[int, Score(help="The number of first rounds to leave out.")] = 0,
+    warm_up: Annotated[int, Score(help="The number of initial rounds to leave out of the score.")] = 0,
     seeds: Annotated[int, Score(help=f"The number of seeds for each setting: {FIRST_SEED}, {FIRST_SEED + 1}, ...")] = 2,
     on: Annotated[
         str, Score(help="Score on held-out (a part of the clients' data) or on test (the test set).")
     ] = "held-out",
     held_out: Annotated[float, Score(help="Hold out this share of each client's training samples.")] = 0.2,
-    test_samples: Annotated[int | None, Score(help="Evaluate on a fixed random sample of these, of this size.")] = None,
+    test_samples: Annotated[
+        int | None, Score(help="The size of a fixed random sample of these to evaluate on.")
+    ] = None,
     eval_every: Annotated[
-        int | None, Score(help="The number of rounds between evaluations. \\[default: 20 evaluations a run]")
+        int | None, Score(help="The number of rounds between evaluations. \\[default: 20 evaluations per run]")
     ] = None,
     rounds: Annotated[int, Option(help="The communication rounds of a run.")] = 100,
     local_steps: Annotated[int, Option(help="The local steps of a client in a round (K).")] = 10,
     clients_per_round: opt.ClientsPerRound = None,
     batch_size: opt.BatchSize = None,
-    jobs: Annotated[int | None, Option(help="The number of trials at the same time. \\[default: the cores]")] = None,
+    jobs: Annotated[
+        int | None, Option(help="The number of trials at the same time. \\[default: the number of cores]")
+    ] = None,
     storage: Annotated[
         str | None, Option(help="The URL of an Optuna storage, for several machines. \\[default: a file in --out]")
     ] = None,
@@ -76,7 +80,7 @@ def tune(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Search for good settings of an algorithm on a task, without looking at the test set.
+    """Search for good settings of an algorithm on a task, without using the test set.
 
     Stop it at any time, or kill it, and repeat the command with the same --out to resume. Run the same command twice,
     or on several machines with the same --storage, to share the work:
@@ -101,7 +105,9 @@ def tune(
         _show_plan(plan, workers, folder)
         return
     if on == "test":
-        err.print("[bold yellow]warning:[/] the test set chooses the settings, so it no longer tests them")
+        err.print(
+            "[bold yellow]warning:[/] settings are chosen on the test set, so it is no longer an independent test"
+        )
     began = time.monotonic()
     done = _search(plan, folder, storage, study or f"{label}-K{local_steps}", workers, quiet or as_json)
     _report(done, plan, folder, as_json, time.monotonic() - began)

@@ -17,7 +17,7 @@ from fedgbo.core.state import State
 
 @dataclass(frozen=True)
 class FederatedAlgorithm(ABC):
-    """Base class of federated algorithms: what the server sends, how a client trains, and how the server updates.
+    """Base class of federated algorithms: the broadcast, the training of a client, and the server update.
 
     `objective` adds terms to the clients' loss.
     """
@@ -55,14 +55,14 @@ class FederatedAlgorithm(ABC):
         return {}
 
     def broadcast(self, server: State) -> State:
-        """Return what clients download: by default the whole server state."""
+        """Return the state that clients download: by default the whole server state."""
         return server
 
     @property
     def personalised(self) -> bool:
-        """Whether clients use models of their own, which `personal` returns.
+        """Whether clients use their own models, which `personal` returns.
 
-        Where clients have test sets, each is then scored with its own model.
+        If clients have test sets, each is then scored with its own model.
         """
         return False
 

@@ -92,7 +92,7 @@ def _check_affine(optimiser: AffineOptimiser, params: Tensor, stats: Stats, draw
         if not bool(torch.isfinite(torch.as_tensor(part)).all()):
             raise ConfigError(f"{name}.affine's {what} is not finite: {part}")
     if not bool((torch.as_tensor(parts[1]) > 0).all()):
-        raise ConfigError(f"{name}.affine's b must be above 0, since steps go down: {parts[1]}")
+        raise ConfigError(f"{name}.affine's b must be above 0, because an optimiser descends: {parts[1]}")
     grad = draw()
     _check_equal(
         f"{name}.update does not do what affine says, y - (a + b g)",

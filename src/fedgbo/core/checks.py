@@ -18,7 +18,7 @@ def positive(name: str, value: object) -> None:
 def not_negative(name: str, value: object) -> None:
     """Raise unless `value` is a finite number from 0 on, or a schedule of such numbers."""
     if not isinstance(value, Schedule) and not (_number(value) and value >= 0):  # type: ignore[operator]
-        raise ConfigError(f"{name} must be a finite number from 0 on, not {value!r}")
+        raise ConfigError(f"{name} must be a finite number of at least 0, not {value!r}")
 
 
 def decay(name: str, value: object) -> None:

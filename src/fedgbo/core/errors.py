@@ -60,7 +60,7 @@ class StopRun(FedGBOError):  # noqa: N818 (a signal such as StopIteration, not a
 
 
 class RunWarning(UserWarning):
-    """A resumed run whose result may differ from that of an uninterrupted one, or that has lost something."""
+    """A resumed run whose result may differ from that of an uninterrupted one, or that has lost records."""
 
 
 class MissingExtraError(FedGBOError, ImportError):

@@ -250,7 +250,9 @@ class _Limited(io.RawIOBase):
         count: int = self._stream.readinto(buffer)  # type: ignore[attr-defined]
         if self._stream.tell() > self._limit:
             size = f"{self._limit / 2**20:,.0f} MiB"
-            raise DataError(f"{self._where} has more than {size} after decompression; refused: it may be a trap")
+            raise DataError(
+                f"{self._where} has more than {size} after decompression; refused: it may be a decompression bomb"
+            )
         return count
 
 

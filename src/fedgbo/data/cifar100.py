@@ -22,7 +22,7 @@ from fedgbo.data.unpickle import load_plain, text
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 FINE, COARSE = 100, 20
-MOST = 60_000  # images of CIFAR-100; a file that announces more would only fill the memory
+MOST = 60_000  # images of CIFAR-100; a file that declares more would only fill the memory
 
 Labelled = tuple[Array, Array, Array]  # images (N, 3, 32, 32), fine and coarse labels (N,), all uint8
 
@@ -97,7 +97,7 @@ def _read_pickle(source: SourceFile) -> Labelled:
         content = load_plain(stream, source.where)
     for key in ("data", "fine_labels", "coarse_labels"):
         if key not in content:
-            raise DataError(f"{source.where} has no '{key}'; it is no part of CIFAR-100, or get it again")
+            raise DataError(f"{source.where} has no '{key}'; it is not a part of CIFAR-100, or get it again")
     data = content["data"]
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
         raise DataError(f"{source.where}: data must be bytes of shape (samples, {PIXELS}); get it again")
@@ -135,7 +135,7 @@ def _read_tff(source: SourceFile) -> tuple[Array, Array, Array, Array]:
             empty = list(clients)[int(np.argmin(np.diff(offsets)))]
             raise DataError(f"{source.where}: client '{empty}' has no samples; every client needs some")
         if offsets[-1] > MOST:
-            raise DataError(f"{source.where} announces {offsets[-1]} images, CIFAR-100 has {MOST}; get it again")
+            raise DataError(f"{source.where} declares {offsets[-1]} images, CIFAR-100 has {MOST}; get it again")
         images = np.empty((offsets[-1], *SHAPE), dtype=np.uint8)
         labels = np.empty(offsets[-1], dtype=np.uint8)
         for c, (name, fields) in enumerate(clients.items()):

@@ -73,11 +73,11 @@ class FederatedData:
         `target` names the column of targets; or a torch Dataset. Arrays are copied. Data sets are read when a sample
         is needed, after one pass that checks every sample.
 
-        `test` is for the model as a whole. `client_tests` has one entry per client, or None for a client without test
+        `test` is for the global model. `client_tests` has one entry per client, or None for a client without test
         samples. Without `test`, the test samples of all clients together are the test set. Without both, there are no
         test scores.
 
-        collate(samples) makes (inputs, targets) of a list of samples, such as sequences of different lengths.
+        collate(samples) makes (inputs, targets) from a list of samples, such as sequences of different lengths.
         transform(inputs, rng) changes the inputs of training batches; `rng` is a numpy generator named by the run's
         seed, the round and the client.
         """
@@ -176,7 +176,7 @@ class FederatedData:
 
 
 def hold_out(data: FederatedData, share: float = 0.2, seed: int = 0, *, by_client: bool = False) -> FederatedData:
-    """Replace the test set by `share` of each client's training samples, to choose settings by.
+    """Replace the test set with `share` of each client's training samples, for choosing settings.
 
     The samples are drawn at random. If samples overlap their neighbours, as windows over a text do, the last ones are
     held out instead, and those that overlap both parts are dropped. Every client keeps at least one sample to train

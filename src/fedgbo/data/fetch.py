@@ -46,7 +46,7 @@ class Source:
             raise ConfigError(f"source {self.name}: it needs an address")
         for url in self.urls:
             if not _on_the_web(url):
-                raise ConfigError(f"source {self.name}: '{url}' is no http or https address")
+                raise ConfigError(f"source {self.name}: '{url}' is not an http or https address")
         if re.fullmatch(r"[\w-][\w.-]*", self.file) is None:
             raise ConfigError(f"source {self.name}: '{self.file}' must be a plain file name, without folders")
 
@@ -245,7 +245,7 @@ class _WebOnly(request.HTTPRedirectHandler):
         self, req: request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> request.Request | None:
         if not _on_the_web(newurl):
-            raise _RefusedError(f"{req.full_url} redirects to '{newurl}', which is no http or https address")
+            raise _RefusedError(f"{req.full_url} redirects to '{newurl}', which is not an http or https address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

@@ -81,10 +81,10 @@ def _read_idx(source: SourceFile, dimensions: int) -> Array:
     with source.open(most + 64) as stream:
         head, content = stream.read(4 + 4 * dimensions), stream.read()
     if head[:4] != bytes([0, 0, UNSIGNED_BYTE, dimensions]) or len(head) < 4 + 4 * dimensions:
-        raise DataError(f"{source.where} is no IDX file of bytes in {dimensions} dimensions; get it again")
+        raise DataError(f"{source.where} is not an IDX file of bytes in {dimensions} dimensions; get it again")
     shape = [int.from_bytes(head[k : k + 4], "big") for k in range(4, len(head), 4)]
     if math.prod(shape) != len(content):
-        found = f"{source.where} announces {' x '.join(map(str, shape))} bytes and has {len(content)}"
+        found = f"{source.where} declares {' x '.join(map(str, shape))} bytes and has {len(content)}"
         raise DataError(f"{found}: damaged or cut short; get it again")
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
@@ -94,7 +94,7 @@ def _read_pickle(source: SourceFile) -> Labelled:
         content = load_plain(stream, source.where)
     for key in ("data", "labels"):
         if key not in content:
-            raise DataError(f"{source.where} has no '{key}'; it is no part of CIFAR-10, or get it again")
+            raise DataError(f"{source.where} has no '{key}'; it is not a part of CIFAR-10, or get it again")
     data = content["data"]
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
         raise DataError(f"{source.where}: data must be bytes of shape (samples, {PIXELS}); get it again")

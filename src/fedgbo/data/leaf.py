@@ -89,7 +89,7 @@ def _users(source: SourceFile) -> Iterator[LeafUser]:
         raise DataError(f"{source.where} has no 'user_data'; LEAF's JSON has users, num_samples and user_data")
     for name in listed if isinstance(listed, list) else []:
         if not isinstance(name, str):
-            raise DataError(f"{source.where}: 'users' has {name!r}, which is no name; this is not LEAF's JSON")
+            raise DataError(f"{source.where}: 'users' has {name!r}, which is not a name; this is not LEAF's JSON")
         if name not in given:
             given.add(name)
             yield LeafUser(name, [], [], f"user {name!r} in {source.where}")

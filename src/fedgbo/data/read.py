@@ -211,7 +211,7 @@ def _frame(frame: Any, where: str, target: Target, expected: Sequence[Any] | Non
             )
     others = [name for name in columns if name not in names]
     if not others or len(set(columns)) < len(columns):
-        raise DataError(f"{where} needs columns of inputs, each with a name of its own, not {_listed(columns)}")
+        raise DataError(f"{where} needs columns of inputs, each with its own name, not {_listed(columns)}")
     parts = [tensor_of(frame[name], f"{where}: values of column '{name}'") for name in others]
     targets = [tensor_of(frame[name], f"{where}: targets in column '{name}'") for name in names]
     return torch.stack([part.float() for part in parts], dim=1), torch.stack(targets, 1) if names[1:] else targets[0]

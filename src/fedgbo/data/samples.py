@@ -198,7 +198,7 @@ class WindowSamples(Samples):
     def __post_init__(self) -> None:
         beyond = np.max(self.starts + self.counts, initial=0) + WINDOW > len(self.text)
         if len(self.starts) == 0 or np.min(self.starts) < 0 or np.min(self.counts) < 1 or beyond:
-            raise DataError("the windows do not fit the text; pack the data again")
+            raise DataError("the windows do not match the text; pack the data again")
         object.__setattr__(self, "ends", np.cumsum(self.counts))
 
     def __len__(self) -> int:

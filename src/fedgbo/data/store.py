@@ -77,7 +77,7 @@ class Store:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{file} is damaged ({error}); pack the data again") from error
         if digest != _digest(arrays, sums):
-            raise DataError(f"{file} is damaged (its header does not fit its digest); pack the data again")
+            raise DataError(f"{file} is damaged (its header does not match its digest); pack the data again")
         return cls(path, meta, arrays, digest, sums)
 
     @staticmethod
@@ -98,7 +98,9 @@ class Store:
         """Read all arrays; raise DataError unless each has the checksum in the header."""
         for name, array in self.arrays.items():
             if _checksum(array) != self.checksums[name]:
-                raise DataError(f"{self.path / FILE}: the array {name} does not fit its checksum; pack the data again")
+                raise DataError(
+                    f"{self.path / FILE}: the array {name} does not match its checksum; pack the data again"
+                )
 
     @property
     def nbytes(self) -> int:
@@ -206,7 +208,7 @@ def _read_header(stream: BinaryIO, file: Path) -> tuple[dict[str, Any], int]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file} is damaged ({error}); pack the data again") from error
     if not isinstance(header, dict):
-        raise DataError(f"{file} is damaged (its header is no table); pack the data again")
+        raise DataError(f"{file} is damaged (its header is not a table); pack the data again")
     return header, _aligned(16 + length)
 
 

@@ -45,7 +45,7 @@ def tff_clients(source: SourceFile, *fields: str) -> Iterator[Mapping[str, Mappi
             if not isinstance(data, h5py.Dataset) or not data.shape or data.is_virtual or data.external:
                 raise DataError(f"{where} has no array '{field}' of its own; its fields must be {', '.join(fields)}")
             if _announced(data) > LARGEST:
-                raise DataError(f"{where}: '{field}' announces {_announced(data):,} bytes, more than any public file")
+                raise DataError(f"{where}: '{field}' declares {_announced(data):,} bytes, more than any public file")
         counts = {field: data.shape[0] for field, data in found.items()}
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{count} of {field}" for field, count in counts.items())
@@ -61,12 +61,12 @@ def tff_clients(source: SourceFile, *fields: str) -> Iterator[Mapping[str, Mappi
                 names = sorted(group, key=lambda name: (len(name), name) if name.isdigit() else (1 << 30, name))
                 clients = {name: datasets(own(group, name), f"{source.where}: client '{name}'") for name in names}
                 if sum(data.nbytes for client in clients.values() for data in client.values()) > LIMIT:
-                    raise DataError(f"{source.where} announces more than {LIMIT:,} bytes in all; refused")
+                    raise DataError(f"{source.where} declares more than {LIMIT:,} bytes in all; refused")
                 yield clients
         except FedGBOError:
             raise
         except DAMAGE as error:
-            raise DataError(f"{source.where} is no complete HDF5 file ({error}); get it again") from error
+            raise DataError(f"{source.where} is not a complete HDF5 file ({error}); get it again") from error
 
 
 def _announced(data: Any) -> int:
@@ -84,7 +84,7 @@ def tff_strings(source: SourceFile, field: str, most: int) -> dict[str, list[byt
             for row in range(len(fields[field])):  # one by one: a row's size is not known before
                 value = fields[field][row]
                 if not isinstance(value, bytes):
-                    raise DataError(f"{source.where}: client '{name}' has {field} that are no strings")
+                    raise DataError(f"{source.where}: client '{name}' has {field} that are not strings")
                 size += len(value)
                 if size > most:
                     raise DataError(f"{source.where} has more than {most:,} bytes of {field}; refused")
@@ -114,7 +114,7 @@ def tff_rows(source: SourceFile, field: str) -> Iterator[tuple[str, str, bytes]]
                 yield split, client, _string(example, field, where)
         except (sqlite3.Error, sqlite3.Warning, MemoryError, OverflowError) as error:
             reason = str(error) or type(error).__name__
-            raise DataError(f"{source.where} is no complete SQLite file of TFF ({reason}); get it again") from error
+            raise DataError(f"{source.where} is not a complete SQLite file of TFF ({reason}); get it again") from error
 
 
 def _string(example: bytes, field: str, where: str) -> bytes:

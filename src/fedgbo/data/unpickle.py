@@ -81,7 +81,7 @@ class _Array:
     def array(self, where: str) -> Array:
         dtype = self.dtype
         if not isinstance(dtype, _Dtype) or dtype.name not in INTEGERS or dtype.order not in ORDERS:
-            raise DataError(f"{where} is an array of something else than whole numbers; get the file again")
+            raise DataError(f"{where} is an array of values other than whole numbers; get the file again")
         shape = self.shape if isinstance(self.shape, tuple) else ()
         if not all(type(n) is int and n >= 0 for n in shape) or not isinstance(self.data, bytes | bytearray):
             raise DataError(f"{where} is an array without a proper shape or content; get the file again")

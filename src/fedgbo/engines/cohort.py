@@ -140,7 +140,7 @@ class CohortEngine:
     def refuses(self, algorithm: FederatedAlgorithm) -> str | None:
         """Train two clients for a local step; return why this engine cannot train the model with the algorithm."""
         if self.task.cohort_size < 2:
-            return "there is one client a round"
+            return "there is only one client per round"
         if self.plain.draws:
             return "the model or the data draw random numbers"
         if self.plain.model.buffers.moving:

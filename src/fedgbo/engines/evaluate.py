@@ -253,13 +253,13 @@ def check_local(data: FederatedData, own_models: OwnModels | None) -> None:
     """Raise unless models whose buffers differ between clients can be scored on these data."""
     if data.test is not None and data.client_tests is None:
         raise ConfigError(
-            'with buffers="local" each client has statistics of its own, so that scores are those of clients: give '
+            'with buffers="local" each client has its own statistics, so clients are scored separately: give '
             "FederatedData.from_clients client_tests=, one test set for each client, or test=None for no scores"
         )
     if own_models is None and (data.client_tests is not None or data.validation is not None):
         raise ConfigError(
-            'with buffers="local" the statistics that clients keep are needed to score a model, and they are not here; '
-            'read the scores in the records of a run in simulation or under torchrun, or use buffers="average"'
+            'with buffers="local" the statistics of each client are needed to score a model, but are not available '
+            'here; read the scores in the records of a run in simulation or under torchrun, or use buffers="average"'
         )
 
 

@@ -165,7 +165,7 @@ class FlatModel:
         if self.network is not None:
             return "the whole network in one call of C code"
         if self.module is not self.original:
-            return f"torch's autograd with faster layers in the place of {', '.join(replaced(self.module))}"
+            return f"torch's autograd with faster layers instead of {', '.join(replaced(self.module))}"
         return "torch's autograd with torch's own layers"
 
     def _gradients(self) -> Iterator[tuple[int, Tensor, Tensor]]:

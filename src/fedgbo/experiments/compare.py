@@ -134,11 +134,11 @@ class Comparison:
 
     @property
     def table(self) -> Table:
-        """Best accuracies with intervals, and what they cost, as `fedgbo compare` prints them."""
+        """Best accuracies with intervals, and their costs, as `fedgbo compare` prints them."""
         lost = {label: len(seeds) for label, seeds in self.diverged.items() if seeds}
         seeds = {label: len(self.results[label]) + len(self.diverged[label]) for label in self.results}
         section = Section(self.task, tuple(self._groups()), lost, seeds)
-        return summary_table([section], "compare", "Best accuracy, and what it took")
+        return summary_table([section], "compare", "Best accuracy and its cost")
 
     def differences(self, against: str | None = None) -> dict[str, Paired]:
         """Return by label the best accuracy minus that of `against`, paired by seed, with its 95% interval.
@@ -222,7 +222,9 @@ def compare(
         raise ConfigError(f"task must be a fedgbo.Task such as fedgbo.Task(name, data, model), not {task!r:.60}")
     for key in ("seed", "resume"):
         if key in settings:
-            raise ConfigError(f"fedgbo.compare takes no {key}; give seeds=, and out= to go on with what is there")
+            raise ConfigError(
+                f"fedgbo.compare does not accept {key}; give seeds=, and out= to continue with existing runs"
+            )
     named, chosen = _labelled(algorithms, task), _seeds(seeds)
     results: dict[str, dict[int, Result]] = {label: {} for label in named}
     diverged: dict[str, dict[int, str]] = {label: {} for label in named}

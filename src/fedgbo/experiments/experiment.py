@@ -52,7 +52,7 @@ class Changes:
 
     def words(self, configs: Sequence[RunConfig]) -> list[str]:
         """Return the changes in words, with their effect on these runs."""
-        said = ["made-up stand-ins for the data"] if self.stand_ins else []
+        said = ["synthetic stand-ins for the data"] if self.stand_ins else []
         if self.scale != 1:
             rounds, samples = (_alternatives(getattr(c, key) for c in configs) for key in ("rounds", "test_samples"))
             seeds = len({config.seed for config in configs})
@@ -228,7 +228,7 @@ def _matching(entries: Sequence[Table], selector: Table, where: str) -> list[Tab
     wanted = {key: [_name(value) for value in _values(key, chosen)] for key, chosen in selector.items()}
     found = [e for e in entries if all(_name(e.get(PLURALS.get(key, key))) in names for key, names in wanted.items())]
     if not found:
-        raise ConfigError(f"{where} fits no run; check its names")
+        raise ConfigError(f"{where} matches no run; check its names")
     return found
 
 

@@ -116,7 +116,7 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     for number in sorted(cut_off)[:workers]:
-        ended[number] = "its process died, or one beside it (out of memory?); run the same command again to go on"
+        ended[number] = "its process or a parallel process died (out of memory?); repeat the command to continue"
         tell(News(number, ended=ended[number]))
     return ended
 

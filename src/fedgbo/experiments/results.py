@@ -78,14 +78,14 @@ def clear(runs: Sequence[PlannedRun]) -> tuple[list[PlannedRun], list[str]]:
     for run in runs:
         find = run.find
         if find.state == "begun" and find.reason:
-            said.append(f"{run.path.name} goes on from an older checkpoint: {find.reason}")
+            said.append(f"{run.path.name} continues from an older checkpoint: {find.reason}")
         elif find.state == "damaged":
             try:
                 find, aside = set_aside(run.path, run.config)
             except FolderBusyError:  # it looked damaged because a process is writing it now
                 find, aside = Find("begun"), None
             if aside is not None:
-                said.append(f"damaged, set aside as {aside.name}, and done anew: {find.reason}")
+                said.append(f"damaged, set aside as {aside.name}, and started again: {find.reason}")
                 find = Find("missing")
         cleared.append(replace(run, find=find))
     return cleared, said

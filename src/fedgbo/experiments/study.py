@@ -162,7 +162,7 @@ def carry_out(study: Study, out: Path, kept: Path, run_all: RunAll) -> None:
                 lost = [job for job in todo if identity(job.config) not in _collect(todo, kept)]
                 if lost:
                     reason = failed.get(todo.index(lost[0]), "it did not finish")
-                    raise RunFolderError(f"{lost[0].out} failed: {reason}; repeat the command to go on")
+                    raise RunFolderError(f"{lost[0].out} failed: {reason}; repeat the command to continue")
 
 
 def _collect(jobs: Iterable[Job], kept: Path) -> dict[str, RunData]:

@@ -116,7 +116,7 @@ class Control:
         """Return a run's status."""
         for found in self._call("ListRuns", run_id=run).run_dict.values():
             return Status(found.status.status, found.status.sub_status, found.status.details)
-        raise FederationError(f"the server at {self.address} knows no run {run}")
+        raise FederationError(f"the server at {self.address} has no run {run}")
 
     def stop(self, run: int) -> None:
         """Stop a run."""

@@ -71,7 +71,7 @@ class Running:
         """Return the nodes' processes that ended since the last call; raise if one of the server's ended."""
         for process in self.server:
             if not process.alive:
-                raise FederationError(f"{process.name} is gone; {process.last_words()}")
+                raise FederationError(f"{process.name} has exited; {process.last_words()}")
         nodes = [one for process in self.nodes for one in (process, *process.helpers)]
         found = [one for one in nodes if not one.alive and one not in self.told]
         self.told |= set(found)

@@ -258,7 +258,7 @@ def attend(services: Iterable[Service], tell: Callable[[str], None]) -> None:
                 raise FederationError(f"{last.name} ended {MOST_STARTS} times in a row; {last.last_words()}")
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (service.starts - 1))
             service.ended, service.due = True, now + pause
-            tell(f"{last.name} ended ({last.last_words()}); it is started again in {pause:.0f} s")
+            tell(f"{last.name} ended ({last.last_words()}); it is restarted in {pause:.0f} s")
             stop([service.process])  # its helpers too
         if now >= service.due:
             try:

@@ -172,7 +172,7 @@ class Proxy:
         while more:
             part = await receive()
             if part["type"] == "http.disconnect":
-                raise Refused(400, "it hung up")
+                raise Refused(400, "the connection was closed")
             body += part.get("body", b"")
             more = part.get("more_body", False)
             if len(body) > most:
@@ -190,7 +190,7 @@ class Proxy:
         try:
             request = PushMessagesRequest.FromString(body)
         except Exception as error:  # protobuf's errors differ between its implementations
-            raise Refused(400, "the reply is no message of Flower's") from error
+            raise Refused(400, "the reply is not a Flower message") from error
         if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
             raise Refused(400, f"it sent {len(request.messages_list)} replies in one call")
         if request.messages_list[0].metadata.src_node_id != node.id:

@@ -54,7 +54,7 @@ def key_in(headers: Mapping[str, str]) -> str:
     try:
         return base64.b64decode(headers[KEY], validate=True).decode("ascii")
     except (KeyError, ValueError) as error:
-        raise BadSignature("it shows no key") from error
+        raise BadSignature("it sent no key") from error
 
 
 def check_signature(headers: Mapping[str, str], key: str) -> None:

@@ -73,7 +73,7 @@ def wait_joined(process: Process, node: NodeFolder, superlink: Address) -> int:
         log = process.output()
         stop([process])
         if _STALE in log:
-            raise StaleConnection(f"the server at {superlink} takes {node.name} for connected already") from error
+            raise StaleConnection(f"the server at {superlink} still considers {node.name} connected") from error
         version = next((line.strip() for line in log.splitlines() if "version" in line.lower()), "")
         for pattern, message in _REFUSALS.items():
             if re.search(pattern, log, re.IGNORECASE):
@@ -95,7 +95,7 @@ def start_joined(
         except StaleConnection as error:
             if time.monotonic() > end:
                 raise FederationError(f"{error}; is it running elsewhere with the same key?") from error
-            tell(f"{error}, after a crash for about a minute; trying again")
+            tell(f"{error} (for about a minute after a crash); trying again")
             time.sleep(RETRY_SECONDS)
         except BaseException:
             stop([process])

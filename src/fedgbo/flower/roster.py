@@ -161,7 +161,7 @@ class Roster:
             raise DataError("its key is not registered; register it with: fedgbo federation register")
         allowed = client_numbers(self._registered[node].clients, self.settings.clients)
         if foreign := sorted(offer.keys() - set(allowed)):
-            raise DataError(f"it offers {in_words(foreign)}, and its key is registered for {in_words(allowed)}")
+            raise DataError(f"it offers {in_words(foreign)}, but its key is registered for {in_words(allowed)}")
 
     def _offer(self, answer: Mapping[str, Any]) -> dict[int, int]:
         """Return the clients that a node hosts with their numbers of samples; raise DataError if they are invalid."""
@@ -170,7 +170,9 @@ class Roster:
             raise DataError("it does not say which clients it hosts")
         for client, count in zip(clients, samples, strict=True):
             if type(client) is not int or not 0 <= client < self.settings.clients:
-                raise DataError(f"it says it hosts a client {str(client)[:40]}, and there are {self.settings.clients}")
+                raise DataError(
+                    f"it says it hosts client {str(client)[:40]}, but there are {self.settings.clients} clients"
+                )
             if type(count) is not int or not 0 < count <= MAX_SAMPLES:
                 raise DataError(f"it says that client {client} has {str(count)[:40]} samples")
         return dict(zip(clients, samples, strict=True))

@@ -140,7 +140,7 @@ class Strategy:
         if changed:
             now = ", ".join(f"{name} is {ours.get(name)}" for name in changed)
             flags = " ".join(f"-c {name}={json.dumps(value)}" for name, value in changed.items())
-            raise ConfigError(f"{now} now, and the run was begun with other options; resume it with: {flags}")
+            raise ConfigError(f"{now} now, but the run was started with other options; resume it with: {flags}")
 
     def _settings(self, folder: str) -> Settings:
         """Return what nodes need to know; the run's name is that of its folder, or random where there is none."""

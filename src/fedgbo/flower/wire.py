@@ -106,9 +106,9 @@ def json_in(content: RecordDict, key: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"'{key}' in the message is no JSON: {error}") from error
+        raise DataError(f"'{key}' in the message is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise DataError(f"'{key}' in the message is no JSON object")
+        raise DataError(f"'{key}' in the message is not a JSON object")
     return found
 
 
@@ -268,7 +268,7 @@ def _header_length(name: str, data: bytes, kind: np.dtype[np.generic], shape: tu
             raise ValueError(f"npy version {version}")
         found, fortran, stored = npy.read_array_header_1_0(head, max_header_size=MAX_HEADER)
     except Exception as error:  # numpy also raises IndexError, TypeError and TokenError for a malformed header
-        raise DataError(f"{name} is no npy array: {_short(str(error))}") from error
+        raise DataError(f"{name} is not an npy array: {_short(str(error))}") from error
     if fortran or tuple(found) != shape or stored != kind:
         actual = _short(f"{stored} of shape {tuple(found)}")
         raise DataError(f"{name} is declared as {kind} of shape {shape}, but its bytes are {actual}")

@@ -18,10 +18,9 @@ class AdamW(AdamLike):
     I: ((x_t - x_{t+1} - η λ K x_t) (√v + ε) / (η K) - β₁ m) / (1 - β₁)
 
     With fixed statistics the broadcast model x_t decays, by the same amount in all K local steps, so that U is affine
-    in g. torch decays the local model y_k: K steps multiply x_t by (1 - η λ)^K instead of 1 - η λ K, and what the
-    client has learnt since x_t decays too. The two differ by about η λ K of either. With statistics that move (MFL's
-    clients, a server optimiser) the current model decays, as in torch. Like Adam there is no bias correction. λ is
-    multiplied by η, as in torch; the paper's λ is our η λ.
+    in g. torch decays the local model y_k: K steps multiply x_t by (1 - η λ)^K instead of 1 - η λ K, and also decay the
+    client's changes since x_t. With moving statistics (MFL's clients, a server optimiser) the current model decays, as
+    in torch. As in Adam, there is no bias correction. λ is multiplied by η, as in torch; the paper's λ is our η λ.
     """
 
     weight_decay: Number = 0.01

@@ -17,8 +17,8 @@ class AMSGrad(AdamLike):
     T: m <- β₁ m + (1 - β₁) g, v <- β₂ v + (1 - β₂) g², w <- max(w, v)
     I: ((x_t - x_{t+1}) (√w + ε) / (η K) - β₁ m) / (1 - β₁)
 
-    v and w start at 1 like Adam's v. As w never falls, it only departs from 1 where squared gradients are above 1: give
-    a smaller `initial` where they are not. The paper and torch start at 0; torch also corrects the bias of both.
+    v and w start at 1 like Adam's v. w never decreases, so it differs from 1 only where squared gradients exceed 1; for
+    smaller gradients, use a smaller `initial`. The paper and torch start at 0; torch also corrects the bias of both.
     """
 
     initial: float = 1.0

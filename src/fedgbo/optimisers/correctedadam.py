@@ -11,15 +11,15 @@ from fedgbo.optimisers.adam import AdamLike
 
 @dataclass(frozen=True)
 class CorrectedAdam(AdamLike):
-    """Adam whose moments are divided by what they have seen: m, v and the number of tracked gradients t from 0.
+    """Adam with bias correction: m, v and the number of tracked gradients t from 0.
 
     U: η (β₁ m + (1 - β₁) g) / (1 - β₁^(t+1)) / (√w + ε), with w = v / (1 - β₂^t), and w = 1 for t = 0
     T: m <- β₁ m + (1 - β₁) g, v <- β₂ v + (1 - β₂) g², t <- t + 1
     I: ((x_t - x_{t+1}) (1 - β₁^(t+1)) (√w + ε) / (η K) - β₁ m) / (1 - β₁)
 
-    A step with statistics that move is torch's Adam, there with ε = 1e-8. With fixed statistics the first round has no
-    estimate of v; 1 stands for it, which is where the other optimisers start v. In FedGBO and Mimelite t counts rounds,
-    in MFL local steps (the mean over clients).
+    A step with moving statistics equals torch's Adam, which has ε = 1e-8. With fixed statistics the first round has no
+    estimate of v and uses 1, the initial v of the other optimisers. In FedGBO and Mimelite t counts rounds, in MFL
+    local steps (the mean over clients).
     """
 
     def init(self, params: Tensor) -> Stats:

@@ -15,7 +15,7 @@ class Lion(Optimiser):
     U: η sign(β₁ m + (1 - β₁) g)
     T: m <- β₂ m + (1 - β₂) g
 
-    The sign has no inverse: FedGBO's clients send the sums of their gradients. Without the paper's weight decay.
+    The sign has no inverse: FedGBO's clients send the sums of their gradients. The paper's weight decay is left out.
     """
 
     lr: Number

@@ -10,7 +10,7 @@ from fedgbo.core import AffineOptimiser, Number, Stats, decay, positive
 
 @dataclass(frozen=True)
 class Nesterov(AffineOptimiser):
-    """Momentum m, from m = 0, and a step along the momentum that follows the fresh one.
+    """Momentum m, from m = 0, and a step along the momentum of the following step.
 
     U: η (β² m + (1 - β²) g)
     T: m <- β m + (1 - β) g

@@ -73,7 +73,7 @@ class Pipeline:
             if upload.state.buffers is None and sent.state.buffers is not None:
                 upload = replace(upload, state=upload.state.with_buffers(sent.state.buffers))
             if not isinstance(upload.nbytes, int) or upload.nbytes < 0:
-                raise ConfigError(f"{name} set nbytes to {upload.nbytes!r}; it must be a whole number from 0 on")
+                raise ConfigError(f"{name} set nbytes to {upload.nbytes!r}; it must be a whole number of at least 0")
         return upload
 
     def decode(self, mean: Mean, seed: int, t: int) -> Mean:

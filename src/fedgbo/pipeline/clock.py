@@ -32,10 +32,10 @@ class Timed(Sampler):
     """A sampler on a virtual clock. Devices are those of `trace` or, without one, those of a random model."""
 
     spread: float = 0.5  # of the clients' speeds around their median
-    seconds_per_sample: float | None = None  # median; None: a round takes one second in the median
-    bandwidth: float | None = None  # median, bytes per second; None: what travels takes no time
-    available: float = 1.0  # share of the time in which a client is on
-    period: float | None = None  # seconds after which times on and off begin again; for the model a day by default
+    seconds_per_sample: float | None = None  # median; None: the median round takes one second
+    bandwidth: float | None = None  # median, bytes per second; None: transfers take no time
+    available: float = 1.0  # share of the time in which a client is available
+    period: float | None = None  # seconds after which the times repeat; for the model a day by default
     trace: str | None = None  # a CSV file
     seed: int = 0  # of the model
 
@@ -46,7 +46,9 @@ class Timed(Sampler):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
         if self.trace is not None and (self.seconds_per_sample, self.bandwidth, self.available) != (None, None, 1.0):
-            raise ConfigError("trace has all speeds and hours; leave out seconds_per_sample, bandwidth and available")
+            raise ConfigError(
+                "trace already has all speeds and times; leave out seconds_per_sample, bandwidth and available"
+            )
         object.__setattr__(self, "_clocks", {})  # by the number of clients; they only ever go on
         object.__setattr__(self, "_work", None)
 
@@ -133,18 +135,18 @@ class Clock(ABC):
     def nobody(self, now: float) -> ConfigError:
         """Return the error of a run in which no client can go on."""
         return ConfigError(
-            f"after {now:g} s of virtual time no client is on for long enough to send an upload; give longer times on, "
-            "or period= after which the times of a trace begin again"
+            f"after {now:g} s of virtual time no client is available long enough to send an upload; give longer times, "
+            "or period=, after which the times of a trace repeat"
         )
 
 
 @dataclass(frozen=True)
 class Deadline(Timed):
-    """Rounds on a virtual clock: draws `over_select` clients more than it needs, of those that are on, and keeps the
-    fastest that end before the deadline. A client that goes off before it has ended is lost.
+    """Rounds on a virtual clock: draws `over_select` more of the available clients than it needs, and keeps the fastest
+    that finish before the deadline. A client that becomes unavailable before it has finished is lost.
 
-    With `partial`, clients that would end later are kept too, and take as many of their local steps as they can, at
-    least one. Without it, a round in which nobody ends in time changes nothing. Without `seconds` there is no deadline.
+    With `partial`, late clients are kept too, and take as many of their local steps as the time allows, at least one.
+    Without it, a round in which no client finishes in time changes nothing. Without `seconds` there is no deadline.
     Not for Flower, where real clients have real deadlines.
     """
 
@@ -213,10 +215,11 @@ class _Rounds(Clock):
 
 @dataclass(frozen=True)
 class Asynchronous(Timed):
-    """An asynchronous server on a virtual clock: `concurrency` clients train at any time, and the server makes a step
-    whenever `buffer` uploads have arrived. A client that has sent its upload is replaced at once, by a random one that
-    is on and neither training nor in the buffer; one that begins at the moment of a step has the new model. Clients
-    that go off before they have ended, or come later than `max_staleness` steps, are lost.
+    """An asynchronous server on a virtual clock: `concurrency` clients train at any time, and the server updates its
+    model whenever `buffer` uploads have arrived. A client that has sent its upload is replaced at once by a random
+    available client that is neither training nor in the buffer; a client that starts at the time of an update has the
+    new model. Clients that become unavailable before they have finished, or that are more than `max_staleness` updates
+    late, are lost.
 
     For algorithms that are wrapped in FedBuff.
     """

@@ -82,7 +82,9 @@ def read_trace(file: str, clients: int, period: float | None) -> list[Device]:
     for line, row in _rows(file):
         client = _number(file, line, "client", row["client"])
         if client != int(client) or client < 0:
-            raise ConfigError(f"{file}, line {line}: client must be a whole number from 0 on, not {row['client']!r}")
+            raise ConfigError(
+                f"{file}, line {line}: client must be a whole number of at least 0, not {row['client']!r}"
+            )
         own = speeds.setdefault(int(client), {})
         for name in SPEEDS:
             if text := row.get(name):
@@ -111,7 +113,7 @@ def _device(
         raise ConfigError(f"the trace {file} has neither seconds nor seconds_per_sample for client {client}")
     shifts = sorted(shifts)
     if any(end > begin for (_, end), (begin, _) in pairwise(shifts)):
-        raise ConfigError(f"the trace {file} has overlapping times on for client {client}")
+        raise ConfigError(f"the trace {file} has overlapping times of availability for client {client}")
     return Device(
         seconds=speed.get("seconds", 0.0),
         per_sample=speed.get("seconds_per_sample", 0.0),

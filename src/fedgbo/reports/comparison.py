@@ -100,7 +100,8 @@ class Finding:
         fewer, goal = self.ours.fewer, f"({self.baseline.accuracy:.1%})"
         if fewer is None or self.ours.match is None:
             return f"{self.name} {self._without_ratio} {goal}, {self.seeds}."
-        rounds = f"{self.ours.match.round:,} instead of {self.baseline.best.round:,}"
+        needed, baseline = self.ours.match.round, self.baseline.best.round
+        rounds = f"{needed:,}" if needed == baseline else f"{needed:,} instead of {baseline:,}"
         said = f"{self.name} reached FedAvg's best accuracy {goal} in {times(fewer.value)} ({rounds})"
         if fewer.low is None or fewer.high is None:
             return f"{said}, {self.seeds}: too few for an interval."

@@ -1,4 +1,4 @@
-"""A cost table like the paper's Table 4: best accuracy, what it took, and what it took to match FedAvg."""
+"""A cost table like the paper's Table 4: best accuracy, its cost, and the cost to match FedAvg."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "
 AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Fewer rounds", "Difference to FedAvg", "p")
 REMARK = (
     "Best accuracy: the highest mean over seeds, ± half of its 95% Student's t interval; rounds, upload and FLOPs (of "
-    "all clients) are those until then."
+    "all clients) are the totals up to that evaluation."
 )
 PAIRED = (
-    "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the paired t "
-    "test's."
+    "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the p value "
+    "of the paired t test."
 )
 
 

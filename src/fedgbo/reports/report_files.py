@@ -135,7 +135,7 @@ def cost_table(section: Section) -> Table | None:
     if not groups:
         return None
     against = baseline_of(groups) is not None
-    title = f"{section.title}: best accuracy, and what it took on all clients together"
+    title = f"{section.title}: best accuracy and its cost over all clients"
     columns, rows, remarks = cost_columns(against), tuple(cost_lines(groups, against)), cost_remarks(against)
     times = [summary.best.simulated_seconds for summary in summarise(groups)]
     if any(time is not None for time in times):

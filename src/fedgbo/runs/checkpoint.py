@@ -54,7 +54,7 @@ class Checkpoint:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, safetensors.SafetensorError) as error:
-            raise RunFolderError(f"checkpoint {path} is damaged or no checkpoint: {error}") from error
+            raise RunFolderError(f"checkpoint {path} is damaged or not a checkpoint: {error}") from error
         if KEY not in metadata:
             raise RunFolderError(f"{path} is a safetensors file, but not a fedgbo checkpoint")
         try:
@@ -65,7 +65,7 @@ class Checkpoint:
                 raise RunFolderError(f"checkpoint {path} is damaged: its contents do not match its digest")
             check_numbers(header["ledger"], whole=(*WHOLE, "loss_rounds"), other=("seconds", "loss_sum"), or_none=FLOPS)
             if not isinstance(header["about"], dict):
-                raise TypeError("what the run is, is no table")
+                raise TypeError("the description of the run is not a table")
             state, ledger, best = State.of_tensors(tensors), Ledger(**header["ledger"]), best_of(tensors)
             return cls(state, ledger, header["about"], from_tensors(tensors), best)
         except (KeyError, TypeError, ValueError) as error:

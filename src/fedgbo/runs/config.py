@@ -155,7 +155,7 @@ def read_config(path: Path) -> RunConfig:
     except (ValidationError, TypeError) as error:
         if "initial_params" in content:
             raise RunFolderError(
-                f"{path} was begun from Python; go on with fedgbo.run(..., out={str(path)!r}, resume=True)"
+                f"{path} was started from Python; continue with fedgbo.run(..., out={str(path)!r}, resume=True)"
             ) from error
         raise RunFolderError(f"{path / 'run.json'} is damaged: {error}") from error
 
@@ -169,7 +169,7 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
     run = RunFolder.open(Path(folder))
     checkpoint, problems = run.latest()
     if checkpoint is None:
-        raise RunFolderError(f"{folder} has no checkpoint yet; wait for the run's first evaluation, or start it anew")
+        raise RunFolderError(f"{folder} has no checkpoint yet; wait for the run's first evaluation, or start it again")
     for problem in problems:
         warnings.warn(f"{problem}; the checkpoint before it is loaded", RunWarning, stacklevel=2)
     result = Result(
@@ -187,5 +187,5 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
 def _rebuilt(folder: Path) -> Task:
     content = RunFolder(folder).config()
     if "initial_params" in content:
-        raise ConfigError(f"{folder} was begun from Python; give its task: fedgbo.load({str(folder)!r}, task=task)")
+        raise ConfigError(f"{folder} was started from Python; give its task: fedgbo.load({str(folder)!r}, task=task)")
     return read_config(folder).build_task()

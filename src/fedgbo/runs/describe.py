@@ -55,7 +55,7 @@ def find(kind: str, name: str, own: Own | None = None) -> Any:
     """
     if ":" in name and own is not None:
         if (short := name.rpartition(":")[2]) not in own:
-            raise ConfigError(f"the {kind} {short} is not known here (own ones known: {', '.join(own) or 'none'})")
+            raise ConfigError(f"the {kind} {short} is not known here (known custom ones: {', '.join(own) or 'none'})")
         return own[short]
     if ":" in name:
         return load(name)
@@ -141,7 +141,7 @@ def load(place: str) -> Any:
     file, _, name = place.rpartition(":")
     path = Path(file).expanduser().resolve()
     if path.suffix != ".py":
-        raise ConfigError(f"'{place}' must be path/to/file.py:Name, and {file} is no .py file")
+        raise ConfigError(f"'{place}' must be path/to/file.py:Name, but {file} is not a .py file")
     if not path.is_file():
         raise ConfigError(f"'{place}': there is no file {path}")
     module_name = f"fedgbo_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"

@@ -51,7 +51,9 @@ def evaluate(
     if personalise is not None:
         whole("personalise", personalise)
     if (personalise is None) != (optimiser is None):
-        raise ConfigError("personalise=, a number of local steps, and optimiser=, such as SGD(lr=0.1), go together")
+        raise ConfigError(
+            "personalise=, a number of local steps, and optimiser=, such as SGD(lr=0.1), must be given together"
+        )
     if (per_client or personalise is not None) and task.data.client_tests is None:
         raise ConfigError("clients are scored on their own test samples; give FederatedData.from_clients client_tests=")
     algorithm = at_round(MFL(SGD(lr=1.0) if optimiser is None else optimiser), 0)  # whose clients take plain steps
@@ -91,8 +93,8 @@ def _state(params: Any, buffers: Tensor | None, engine: LocalEngine) -> State:
         return State(flat)
     if buffers is None or buffers.shape != origin.buffers.shape:
         raise ConfigError(
-            f"the model has buffers that training changes ({', '.join(origin.moving[:3])}); give result.state in the "
-            f"place of result.params, or buffers= with {origin.buffers.numel()} numbers"
+            f"the model has buffers that training changes ({', '.join(origin.moving[:3])}); give result.state "
+            f"instead of result.params, or buffers= with {origin.buffers.numel()} numbers"
         )
     return State(flat, {}, buffers.detach().to(origin.buffers.dtype))
 

@@ -79,7 +79,7 @@ class RunFolder:
             )
         config = about.get("config")
         if not isinstance(config, dict):
-            raise RunFolderError(f"{self.path / 'run.json'} is damaged: its config is no table")
+            raise RunFolderError(f"{self.path / 'run.json'} is damaged: its config is not a table")
         return config
 
     def versions(self) -> dict[str, str]:
@@ -201,7 +201,7 @@ class RunFolder:
             except RunFolderError as error:
                 problems.append(str(error))
         if problems:
-            raise RunFolderError("; ".join(problems) + "; no older checkpoint is left: start the run anew")
+            raise RunFolderError("; ".join(problems) + "; no older checkpoint is left: start the run again")
         return None, []
 
     @contextmanager
@@ -212,14 +212,14 @@ class RunFolder:
         except OSError as error:
             if not self.path.is_dir():
                 raise RunFolderError(
-                    f"the folder {self.path} was removed while the run was writing into it; start the run anew"
+                    f"the folder {self.path} was removed while the run was writing into it; start the run again"
                 ) from error
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                first = "make room"
+                first = "free some space"
             else:
                 first = "check the disk and the permissions"
             raise RunFolderError(
-                f"cannot write into {self.path}: {error.strerror or error}; {first}, then go on with the run (fedgbo "
+                f"cannot write into {self.path}: {error.strerror or error}; {first}, then resume the run (fedgbo "
                 f"resume {self.path}, or resume=True in Python)"
             ) from error
 
@@ -227,7 +227,7 @@ class RunFolder:
         held = contents(self.path)
         if "run.json" in held:
             raise RunFolderError(
-                f"{self.path} already holds a run; go on with it (fedgbo resume {self.path}, or resume=True in Python) "
+                f"{self.path} already holds a run; resume it (fedgbo resume {self.path}, or resume=True in Python) "
                 "or choose another folder"
             )
         if held:

@@ -76,9 +76,9 @@ def run(
     times per run) and at the end. Each callback receives a Progress after every round. It stops the run with
     progress.stop() or by raising StopRun.
 
-    With `out`, the run is stored in that folder. `resume=True` continues the run in the folder, with the same bits as
-    an uninterrupted run. `progress` shows a progress bar; by default it is shown in terminals and notebooks. `config`
-    is the content of the folder's run.json; by default it describes the objects.
+    With `out`, the run is stored in that folder. `resume=True` continues the run in the folder, with the same result as
+    an uninterrupted run, bit for bit. `progress` shows a progress bar; by default it is shown in terminals and
+    notebooks. `config` is the content of the folder's run.json; by default it describes the objects.
 
     `workers` is the number of clients that are trained at the same time, one core each; the default is the number of
     cores. Results do not depend on it. `device` is "cpu", "cuda", "cuda:1" or "auto"; the result's tensors are always
@@ -190,8 +190,8 @@ class Loop:
         if self.plan.keep_best:
             if history and start.best is None:
                 raise RunFolderError(
-                    f"{self.plan.out} was begun without keep_best, so the best parameters so far are not there; resume "
-                    "it without keep_best, or begin it anew"
+                    f"{self.plan.out} was started without keep_best, so the best parameters so far are missing; resume "
+                    "it without keep_best, or start it again"
                 )
             progress = progress._replace(best=start.best)
         try:

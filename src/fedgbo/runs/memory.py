@@ -104,7 +104,7 @@ class ClientMemory:
                 raise ValueError("its contents do not match its header")
         except FileNotFoundError as error:
             raise RunFolderError(
-                f"the state of client {client} after round {t + 1} is missing: {path}; start the run anew"
+                f"the state of client {client} after round {t + 1} is missing: {path}; start the run again"
             ) from error
         except (OSError, safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"the state of client {client} in {path} is damaged: {error}") from error

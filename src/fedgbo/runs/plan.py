@@ -205,13 +205,13 @@ def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start
             raise RunFolderError(f"{folder.path} holds a checkpoint of another run: {_TOLD[key]}")
         raise RunFolderError(
             f"{folder.path} holds a checkpoint of another run: its {key} is {theirs}, here it is {ours}; "
-            "resume it with the settings it was begun with, or choose another folder"
+            "resume it with its original settings, or choose another folder"
         )
     done = checkpoint.ledger.round
     if problems:
-        _warn(f"{'; '.join(problems)}; the run goes on from the older checkpoint of round {done}")
+        _warn(f"{'; '.join(problems)}; the run continues from the older checkpoint of round {done}")
     if others := folder.moved(done):
-        _warn(f"the run goes on with {', '.join(others)}: its result may differ from that of an uninterrupted run")
+        _warn(f"the run continues with {', '.join(others)}: its result may differ from that of an uninterrupted run")
     history = folder.rewind(done)
     if lost := _lost(folder, done, [record.round for record in history]):
         rounds = ", ".join(map(str, lost[:5])) + (", ..." if len(lost) > 5 else "")

@@ -33,7 +33,7 @@ def run_rank(plan: Plan) -> Result:
     try:
         if plan.metrics:
             raise ConfigError(
-                f"metrics ({', '.join(plan.metrics)}) are measured by one process, and here are {ranks.size}; "
+                f"metrics ({', '.join(plan.metrics)}) are measured by a single process, but there are {ranks.size}; "
                 "leave them out, or start the run without torchrun: its result is the same"
             )
         device = ranks.together(lambda: device_of(plan.device, ranks.local_rank, ranks.local_size))
@@ -110,7 +110,7 @@ def _check_alike(ranks: Ranks, about: Mapping[str, Any], device: torch.device) -
         for key, value in json.loads(json.dumps(ours)).items():
             if differ(key, value, theirs.get(key)):
                 raise ConfigError(
-                    f"rank {ranks.rank} has another {key} than rank 0: {value}, not {theirs.get(key)}; "
+                    f"rank {ranks.rank} has a different {key} from rank 0: {value}, not {theirs.get(key)}; "
                     "give all machines the same program, settings and data"
                 )
 

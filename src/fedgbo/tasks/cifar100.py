@@ -39,7 +39,7 @@ def cifar100_synthetic(*, clients: int = 500, seed: int = 0, test_samples: int =
 
 def _check_crop(crop: int) -> None:
     if crop not in PADDING:
-        raise ConfigError(f"crop must be 32, or 28 as the paper's text has it, not {crop!r}")
+        raise ConfigError(f"crop must be 32, or 28 as in the paper's text, not {crop!r}")
 
 
 def _task(name: str, arrays: Mapping[str, Any], where: str, crop: int, digest: str | None = None) -> Task:

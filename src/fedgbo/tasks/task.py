@@ -136,4 +136,4 @@ def _check_metric(metric: Any) -> None:
         )
     for name in named:
         if not isinstance(name, str) or not name or name == "loss" or "." in name:
-            raise ConfigError(f"a metric's name must be a text without dots other than 'loss', not {name!r}")
+            raise ConfigError(f"a metric's name must be a string without dots and must not be 'loss', not {name!r}")

@@ -187,7 +187,7 @@ def test_a_condition(value, at_least, strict, sign, holds):
     [
         (lambda: Problem(smoothness=0), "smoothness must be a finite number above 0"),
         (lambda: Problem(gradient=0), "gradient must be a finite number above 0"),
-        (lambda: Problem(gap=-1), "gap must be a finite number from 0 on"),
+        (lambda: Problem(gap=-1), "gap must be a finite number of at least 0"),
         (lambda: Training(1.0, 1, 1, 1), "beta must be at least 0 and below 1"),
         (lambda: Training(0.5, 0, 1, 1), "local_steps must be a whole number"),
         (lambda: Training(0.5, 1, 1, 0), "step must be a finite number above 0"),

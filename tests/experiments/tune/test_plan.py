@@ -55,7 +55,7 @@ def test_a_run_of_the_plan():
         ([], {"batch_size": "some"}, "--batch-size: "),
         ([], {"budget": 199}, "a budget of 199 rounds is less than one trial's 200"),
         ([], {"warm_up": 100}, "warm-up must be from 0 to below the 100 rounds"),
-        ([], {"prune": 1}, "prune keeps one trial in 2 or more"),
+        ([], {"prune": 1}, "prune must be 0, for no pruning, or at least 2"),
         ([], {"seeds": 0}, "seeds must be a whole number of at least 1"),
         (["mu=0.1:1"], {}, "fedgbo with sgdm takes no mu"),
         (["beta=0.5:1"], {}, "beta must be at least 0 and below 1"),

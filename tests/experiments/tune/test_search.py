@@ -70,7 +70,7 @@ def test_a_setting_that_diverges_does_not_win(tmp_path):
     assert edges(plan, found.best) == ["lr=0.1 is the end of what was searched; a better one may lie beyond"]
     hopeless = small_plan("lr=2e38,1e38", task="small")
     none = outcome_of(carry_out_all(hopeless, tmp_path / "none"), hopeless)
-    with pytest.raises(RunFolderError, match="no setting was tried to the end"):
+    with pytest.raises(RunFolderError, match="no trial was completed"):
         _ = none.best
 
 

@@ -209,6 +209,6 @@ def check_same(fingerprints: Iterable[float]) -> None:
     """Raise unless all processes have trained from the same model."""
     if len(set(fingerprints)) > 1:
         raise RankError(
-            "the processes no longer hold the same model: their servers' steps came out differently, as can happen "
-            "between machines of different kinds; use machines of one kind, with the same torch"
+            "the processes no longer hold the same model: their server updates gave different results, "
+            "as can happen on different kinds of machines; use machines of one kind, with the same version of torch"
         )

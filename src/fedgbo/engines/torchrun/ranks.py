@@ -183,7 +183,7 @@ class Ranks:
     def _watched(self) -> Iterator[None]:
         """Turn a broken connection into a message that says who is gone."""
         if self._call.over:
-            raise RankError("this process has left its group after an error; start all processes anew")
+            raise RankError("this process has left its group after an error; restart all processes")
         try:
             yield
         except RuntimeError as error:

@@ -28,7 +28,7 @@ class Problem:
         for name, value in asdict(self).items():
             (positive if name in ("smoothness", "gradient") else not_negative)(name, value)
             if value > LARGEST:
-                raise ConfigError(f"{name} is too large to be computed with, {value:g}; give at most {LARGEST:g}")
+                raise ConfigError(f"{name} is too large for the computation, {value:g}; give at most {LARGEST:g}")
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Plan(BaseModel):
         if not 0 <= self.warm_up < self.rounds:
             raise ConfigError(f"warm-up must be from 0 to below the {self.rounds} rounds, not {self.warm_up}")
         if self.prune < 0 or self.prune == 1:
-            raise ConfigError(f"prune keeps one trial in 2 or more, or is 0 for never; not {self.prune}")
+            raise ConfigError(f"prune must be 0, for no pruning, or at least 2, not {self.prune}")
         if self.budget is not None and self.budget < self.trial_rounds:
             raise ConfigError(
                 f"a budget of {self.budget} rounds is less than one trial's {self.trial_rounds} "

@@ -41,8 +41,8 @@ def open_study(plan: Plan, url: str, name: str) -> optuna.Study:
     if theirs != ours:
         key = next((key for key in ours if theirs.get(key) != ours[key]), "plan")
         raise RunFolderError(
-            f"the study '{name}' is of another search: its {key} is {theirs.get(key)}, here it is {ours.get(key)}; "
-            "repeat its settings, or choose another folder or --study"
+            f"the study '{name}' belongs to another search: its {key} is {theirs.get(key)}, here it is {ours.get(key)}"
+            "; repeat its settings, or choose another folder or --study"
         )
     return study
 
@@ -145,7 +145,7 @@ class Outcome:
         whole = [tried for tried in self.tried if tried.state == "finished"]
         if not whole:
             raise RunFolderError(
-                "no setting was tried to the end: all diverged or were stopped; search smaller learning rates, or give "
+                "no trial was completed: all diverged or were stopped; search smaller learning rates, or give "
                 "the search more trials"
             )
         return max(whole, key=lambda tried: tried.score or 0.0)

@@ -69,7 +69,7 @@ def search(plan: Plan, out: Path, url: str, name: str, jobs: int, show: Callable
     if not errors.empty():
         raise RunFolderError(f"a worker failed: {errors.get()}")
     if any(process.exitcode for process in children):
-        raise RunFolderError("a worker died; repeat the command to go on")
+        raise RunFolderError("a worker died; repeat the command to continue")
     return study
 
 
@@ -153,7 +153,9 @@ def _check_folder(path: Path, config: RunConfig) -> None:
         return
     found, aside = set_aside(path, config)
     if aside is not None:
-        raise RunFolderError(f"damaged, set aside as {aside}: {found.reason}; repeat the command to do that run anew")
+        raise RunFolderError(
+            f"damaged, set aside as {aside}: {found.reason}; repeat the command to start that run again"
+        )
 
 
 def _run_seed(context: SearchContext, config: RunConfig, path: Path, curves: "_Curves") -> None:
