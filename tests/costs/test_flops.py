@@ -47,6 +47,60 @@ def test_a_convolution_counts_its_bias():
     assert forward_macs(nn.Conv2d(2, 3, 3, bias=False), torch.zeros(4, 2, 5, 5)) == 3 * 3 * 3 * 2 * 9
 
 
+def test_a_transposed_convolution_by_hand():
+    module = nn.ConvTranspose2d(2, 3, kernel_size=2, stride=2)
+    assert forward_macs(module, torch.zeros(4, 2, 5, 5)) == 2 * 25 * 3 * 4 + 3 * 100  # its 10x10 outputs have a bias
+
+
+@pytest.mark.parametrize(
+    ("layer", "token"),
+    [
+        (nn.LSTM(3, 4), 4 * 4 * (3 + 4) + 13 * 4),
+        (nn.GRU(3, 4), 3 * 4 * (3 + 4) + 13 * 4),
+        (nn.RNN(3, 4), 4 * (3 + 4) + 2 * 4),
+        (nn.LSTM(3, 4, num_layers=2), 4 * 4 * (3 + 4 + 4 + 4) + 2 * 13 * 4),
+        (nn.GRU(3, 4, num_layers=2, bidirectional=True), 2 * (3 * 4 * (3 + 4 + 8 + 4) + 2 * 13 * 4)),
+        (nn.LSTM(3, 4, proj_size=2), 4 * 4 * (3 + 2) + 13 * 4 + 4 * 2),
+    ],
+)
+def test_recurrent_layers_by_hand(layer, token):
+    assert forward_macs(layer, torch.zeros(1, 7, 3)) == 7 * token
+
+
+def test_packed_sequences_count_their_own_time_steps():
+    class Packed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.RNN(3, 4)
+
+        def forward(self, x):
+            return self.rnn(nn.utils.rnn.pack_padded_sequence(x, [5, 2]))[0].data
+
+    assert forward_macs(Packed(), torch.zeros(5, 2, 3)) == (5 + 2) * 36 // 5  # five "samples": time comes first here
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_attention_by_hand(batch_first):
+    class Cross(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(6, 2, kdim=5, vdim=4, batch_first=batch_first)
+
+        def forward(self, x):
+            places = [(1, n) if batch_first else (n, 1) for n in (3, 7)]
+            key, value = torch.zeros(*places[1], 5), torch.zeros(*places[1], 4)
+            return self.attention(x.view(*places[0], 6), key, value=value)[0]
+
+    projections = 3 * 6 * 6 + 7 * 5 * 6 + 7 * 4 * 6 + 3 * 6 * 6
+    assert forward_macs(Cross(), torch.zeros(1, 18)) == projections + 2 * 3 * 7 * 6
+
+
+def test_a_transformer_counts_its_attention():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    by_token = 4 * 8 * 8 + 2 * 5 * 8 + 2 * 8 * 16
+    assert forward_macs(layer, torch.zeros(3, 5, 8)) == 5 * by_token
+
+
 def test_counting_leaves_the_mode_alone():
     module = nn.Linear(2, 2).train()
     forward_macs(module, torch.zeros(1, 2))

@@ -1,22 +1,27 @@
 """Floating point operations of a model: as the paper counts them (Appendix B), and as torch executes them.
 
 In the paper F is the cost of one sample's forward pass: a convolution's multiply-adds plus one per output for its bias,
-a linear layer's in x out, a recurrent cell's products plus its elementwise operations. Forward and backward together
-are 3 F. torch's count is of a real forward and backward pass: a multiplication and an addition are two operations, and
-the first layer has no gradient of its input to compute. Neither counts activations, pooling and the loss.
+a linear layer's in x out, a recurrent cell's products plus its elementwise operations. We add the products of attention
+and of transposed convolutions. Forward and backward together are 3 F. torch's count is of a real forward and backward
+pass: a multiplication and an addition are two operations, and the first layer has no gradient of its input to compute.
+Neither counts activations, pooling, normalisation and the loss. F leaves out layers for which there is no rule here.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from fedgbo.data.tree import call, samples_in
 
-GRU_ELEMENTWISE = 13  # operations per hidden unit, layer and time step besides the products
+# Gates of a recurrent cell, and its operations per hidden unit and time step besides the products. The paper counts 13
+# for a GRU. An LSTM has 13 as well: 4 sums, 4 gates, 3 operations for the new cell, its tanh, and the product with o.
+CELLS = {"GRU": (3, 13), "LSTM": (4, 13), "RNN_TANH": (1, 2), "RNN_RELU": (1, 2)}
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,13 @@ def forward_macs(module: nn.Module, inputs: Any) -> int:
     """Return F of one sample, by running `inputs`, a batch of any size, through the module once."""
     total = 0
 
-    def count(layer: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
+    def count(layer: nn.Module, args: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
         nonlocal total
-        total += next(rule for kind, rule in _COUNTS.items() if isinstance(layer, kind))(layer, args[0], output)
+        rule = next(rule for kind, rule in _COUNTS.items() if isinstance(layer, kind))
+        total += rule(layer, [*args, *named.values()], output)
 
-    hooks = [layer.register_forward_hook(count) for layer in module.modules() if isinstance(layer, tuple(_COUNTS))]
+    known = [layer for layer in module.modules() if isinstance(layer, tuple(_COUNTS))]
+    hooks = [layer.register_forward_hook(count, with_kwargs=True) for layer in known]
     was_training = module.training
     try:
         with torch.no_grad():
@@ -78,28 +85,44 @@ def local_update_flops(samples: float, steps: float, macs: int, params: int, ste
     return samples * 3 * macs + steps * step_ops * params
 
 
-def _conv(layer: Any, inputs: Tensor, output: Tensor) -> int:
+def _conv(layer: Any, inputs: Sequence[Any], output: Tensor) -> int:
     per_output = layer.in_channels // layer.groups * layer.weight[0, 0].numel() + (layer.bias is not None)
     return int(output.numel() * per_output)
 
 
-def _linear(layer: Any, inputs: Tensor, output: Tensor) -> int:
+def _transposed_conv(layer: Any, inputs: Sequence[Any], output: Tensor) -> int:
+    per_input = layer.out_channels // layer.groups * layer.weight[0, 0].numel()
+    return int(inputs[0].numel() * per_input) + (output.numel() if layer.bias is not None else 0)
+
+
+def _linear(layer: Any, inputs: Sequence[Any], output: Tensor) -> int:
     return int(output.numel() * layer.in_features)
 
 
-def _gru(layer: Any, inputs: Tensor, output: Any) -> int:
-    steps = inputs.shape[0] * inputs.shape[1]  # samples x time, in either order
-    hidden, total, width = layer.hidden_size, 0, layer.input_size
+def _recurrent(layer: Any, inputs: Sequence[Any], output: Any) -> int:
+    x = inputs[0]
+    tokens = prod((x.data if isinstance(x, PackedSequence) else x).shape[:-1])  # samples x time, in either order
+    gates, elementwise = CELLS[layer.mode]
+    hidden, directions, total = layer.hidden_size, 1 + layer.bidirectional, 0
+    width, made = layer.input_size, layer.proj_size or hidden
     for _ in range(layer.num_layers):
-        total += 3 * hidden * (width + hidden) + GRU_ELEMENTWISE * hidden
-        width = hidden
-    return int(steps * total)
+        total += directions * hidden * (gates * (width + made) + elementwise + layer.proj_size)
+        width = directions * made
+    return int(tokens * total)
 
 
-_COUNTS: dict[type[nn.Module], Callable[[Any, Tensor, Any], int]] = {
-    nn.Conv1d: _conv,
-    nn.Conv2d: _conv,
-    nn.Conv3d: _conv,
+def _attention(layer: Any, inputs: Sequence[Any], output: Any) -> int:
+    """Count the projections of queries, keys, values and outputs, and the products of queries, keys and values."""
+    query, key, value = inputs[:3]
+    size, length = layer.embed_dim, key.shape[-2 if layer.batch_first or key.ndim == 2 else 0]
+    queries, keys, values = (prod(x.shape[:-1]) for x in (query, key, value))
+    return int(size * (queries * (2 * size + 2 * length) + keys * layer.kdim + values * layer.vdim))
+
+
+_COUNTS: dict[type[nn.Module], Callable[[Any, Sequence[Any], Any], int]] = {
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), _conv),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), _transposed_conv),
     nn.Linear: _linear,
-    nn.GRU: _gru,
+    nn.RNNBase: _recurrent,
+    nn.MultiheadAttention: _attention,
 }

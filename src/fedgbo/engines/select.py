@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, unknown
-from fedgbo.costs.flops import forward_macs
+from fedgbo.costs.flops import ModelCost
 from fedgbo.engines.cohort import CohortEngine
 from fedgbo.engines.drift import MeasuringEngine
 from fedgbo.engines.engine import Engine, LocalEngine
@@ -107,9 +107,9 @@ def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
     if plain.draws:
         return False, "the model draws random numbers, which threads would share"
     batch = task.batch_size or len(task.data.train) // task.data.clients
-    try:
-        macs = batch * forward_macs(plain.model.original, plain.sample[0])
-    except Exception:  # whatever a user's module raises where it is watched; the run's record has a note then
+    cost = ModelCost.of(plain.model.original, plain.model.loss_of, *plain.sample)
+    if cost.macs is None or cost.gradient_flops is None:
         return False, "the size of the model could not be counted"
+    macs = batch * max(cost.macs, int(cost.gradient_flops) // 6)  # torch's count has products outside known layers
     worth = WORTH_THREADS_IN_C if isinstance(plain.descent, OneCall) else WORTH_THREADS
     return macs >= worth, f"a minibatch takes {macs:,} multiply-adds, threads pay from {worth:,} on"
