@@ -55,14 +55,16 @@ def test_a_signal_that_comes_while_processes_are_stopped_is_not_lost(family):
     got = []
     before = signal.signal(signal.SIGTERM, lambda number, _: got.append(number))
     try:
+        deaf = family("deaf")
         threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        stop([family("deaf")], seconds=1)
+        stop([deaf], seconds=1)
         assert got == [signal.SIGTERM]
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt:  # the stop is the answer to a first signal: a second one changes nothing
+            deaf = family("deaf")
             threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
-            stop([family("deaf")], seconds=1)
+            stop([deaf], seconds=1)
         assert got == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)

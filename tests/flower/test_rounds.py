@@ -61,10 +61,10 @@ def test_work_that_was_lost_is_sent_again_when_the_node_says_that_it_has_none(tm
 
 def test_a_node_that_loses_everything_is_asked_a_few_times_and_is_free_after_the_deadline(tmp_path, monkeypatch):
     monkeypatch.setattr(exchange, "ASK_SECONDS", 0.05)
-    options = dataclasses.replace(QUICK, deadline=2.0)
+    options = dataclasses.replace(QUICK, deadline=3.0)
     federate(everyone, grid=meddled(lambda reply: None), rounds=2, options=options, out=tmp_path / "run")
     assert len(events(tmp_path / "run", "lost")) == 2 * exchange.MOST_RESENDS
-    assert [event["reason"] for event in events(tmp_path / "run", "dropped")] == ["no reply within 2 s"] * 2
+    assert [event["reason"] for event in events(tmp_path / "run", "dropped")] == ["no reply within 3 s"] * 2
 
 
 def test_a_second_reply_to_a_message_never_counts():

@@ -77,7 +77,7 @@ class Exchange:
         self._idle &= self._overdue.keys()
         waiting = self._send(attempt, _orders(attempt), outcome)
         outcome.asked = sum(len(order.clients) for _, order in waiting.values())
-        sent, resends = time.perf_counter(), Counter[int]()
+        sent, resends, lost = time.perf_counter(), Counter[int](), set[str]()
         while waiting and len(outcome.updates) < attempt.enough:
             messages = [message for message, _ in waiting.values()]
             idle = self._ask(messages)  # before the replies are fetched: an idle node's reply is here now, or is lost
@@ -95,14 +95,17 @@ class Exchange:
                 break
             for message, order in [waiting[key] for key in idle & waiting.keys()]:
                 resends[message.node] += 1
-                if resends[message.node] <= MOST_RESENDS:
-                    self._report("lost", attempt, order.clients, message.node, "its work was lost; it is sent again")
-                    del waiting[message.id]
-                    waiting |= self._send(attempt, {message.node: order}, outcome)
+                if resends[message.node] > MOST_RESENDS:
+                    lost.add(message.id)
+                    continue
+                self._report("lost", attempt, order.clients, message.node, "its work was lost; it is sent again")
+                del waiting[message.id]
+                waiting |= self._send(attempt, {message.node: order}, outcome)
             if waiting and len(outcome.updates) < attempt.enough:
                 self.look()
                 pause(self._options.poll, deadline)
         self._give_up(attempt, waiting.values(), len(outcome.updates) >= attempt.enough)
+        self._overdue = {key: late for key, late in self._overdue.items() if key not in lost}  # their nodes are free
         started = time.perf_counter()
         self._reject_outliers(attempt, outcome)
         for spare in [client for client in attempt.steps if client in outcome.updates][attempt.enough :]:
