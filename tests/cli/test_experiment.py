@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedgbo.cli.main import app
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("experiment")]
 
 TWELVE = """
 title = "Twelve runs"

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedgbo.cli.main import app
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("paper")]
 
 SMALL = ["--stand-ins", "--scale", "0.0004", "--jobs", "1", "task.clients=12", "task.test_samples=60"]
 SMALL += ["clients_per_round=2", "batch_size=2"]

@@ -13,6 +13,7 @@ from tests.conftest import make_task
 from tests.engines.teams import ROOT, ended, environment, start
 from tests.engines.torchrun_program import BAD, GOOD, outcome
 
+pytestmark = pytest.mark.xdist_group("torchrun")  # `ranks` takes long: once is enough
 PROGRAM = ("-m", "tests.engines.torchrun_program")
 
 

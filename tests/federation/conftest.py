@@ -94,7 +94,7 @@ def task_file(tmp_path_factory):
     return file
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # it ends with the last test here: its nodes ask for work all the time
 def federation(tmp_path_factory, task_file):
     """Two nodes with three clients each."""
     place = tmp_path_factory.mktemp("federation")
