@@ -222,9 +222,7 @@ def test_bad_traces_and_bad_pairs(tmp_path, clock):
         fedgbo.Asynchronous(3, 2, trace=str(tmp_path / "short.csv")).arrivals(N, 0)
     with pytest.raises(fedgbo.ConfigError, match=r"FedAvg keeps no earlier server states.*wrap it: FedBuff\(FedAvg"):
         fedgbo.run(make_task(clients=6), BASES["fedavg"], rounds=9, sampler=clock)
-    with pytest.raises(
-        fedgbo.ConfigError, match=r"a client is 2 server updates late; use FedBuff\(max_staleness=2\) or more"
-    ):
+    with pytest.raises(fedgbo.ConfigError, match=r"a client is 2 server updates late; use FedBuff\(max_staleness=2\)"):
         fedgbo.run(make_task(clients=6), fedgbo.FedBuff(BASES["fedavg"], max_staleness=1), rounds=12, sampler=clock)
 
 

@@ -42,9 +42,7 @@ class FedBuff(WrappedAlgorithm):
 
     def version(self, server: State, staleness: int) -> State:
         if staleness > self.max_staleness:
-            raise ConfigError(
-                f"a client is {staleness} server updates late; use FedBuff(max_staleness={staleness}) or more"
-            )
+            raise ConfigError(f"a client is {staleness} server updates late; use FedBuff(max_staleness={staleness})")
         if not staleness:
             return State(server.params, {name: x for name, x in server.stats.items() if not name[0].isdigit()})
         own = f"{staleness}."
