@@ -89,7 +89,7 @@ def test_superlink_and_server_killed_and_resumed_as_printed(task_file, tmp_path)
     finally:
         first.kill()
     assert first.returncode == 7, err
-    assert "the SuperLink is gone" in err
+    assert "the SuperLink has exited" in err
     assert str(folder.server.log) in err
     assert str(folder.server.app_log) in err
     assert not any(mark.alive for mark in marks)
