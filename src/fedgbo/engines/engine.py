@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import fsum
 from operator import mul
 from typing import Protocol
 
@@ -223,7 +222,7 @@ class Tally:
         return Gathered(
             mean=Mean(combined.params, combined.stats, len(self.clients), population, combined.buffers),
             steps=sum(map(mul, self.steps, self.weights)) / sum(self.weights),
-            loss=fsum(self.losses) / len(self.losses),
+            loss=sum(self.losses) / len(self.losses),
             clients=self.clients,
             local_steps=sum(self.steps),
             gradients=self.gradients,
