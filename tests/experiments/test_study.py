@@ -61,15 +61,23 @@ def test_trials_hold_data_out_and_final_runs_do_not(done):
     _, _, asked = done
     assert [[(c.held_out, c.rounds, c.seed) for c in configs] for configs in asked] == [
         [(0.2, 4, 100)] * 2,
-        [(None, 6, 0), (None, 6, 1)],
-    ] * 2
+        [(0.2, 4, 100)] * 2,
+        [(None, 6, 0)] * 2,  # all contenders with one seed, so that a study that is stopped can compare them
+        [(None, 6, 1)] * 2,
+    ]
+    assert [[c.label for c in configs] for configs in asked] == [
+        ["fedavg"] * 2,
+        ["fedgbo-sgdm"] * 2,
+        *[["fedavg", "fedgbo-sgdm"]] * 2,
+    ]
 
 
 def test_the_best_setting_on_held_out_data_is_run(done):
     file, kept, asked = done
     study, runs = read_study(file), kept_runs(kept)
     fedavg, fedgbo = study.contenders
-    assert {c.algorithm["optimiser"]["lr"] for c in asked[1]} == {0.5}  # 0.001 moves nothing in four rounds
+    rates = {c.algorithm["optimiser"]["lr"] for configs in asked[2:] for c in configs}
+    assert rates == {0.5}  # 0.001 moves nothing in four rounds
     for contender in (fedavg, fedgbo):
         scores = [contender.score(trial, runs) for trial in contender.trials]
         assert contender.score(contender.chosen(runs), runs) == max(scores)

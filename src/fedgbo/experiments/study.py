@@ -117,6 +117,19 @@ class Study:
     title: str
     contenders: tuple[Contender, ...]
 
+    def next(self, runs: Runs) -> list[tuple[Contender, RunConfig]]:
+        """Return the missing trials of one contender or, after all searches, the missing final runs of one seed.
+
+        A study that is stopped can thus compare all contenders on the seeds that are there.
+        """
+        for contender in self.contenders:
+            if contender.chosen(runs) is None:
+                return [(contender, config) for config in contender.due(runs)]
+        missing = [(contender, config) for contender in self.contenders for config in contender.due(runs)]
+        left = {config.seed for _, config in missing}
+        first = [seed for seed in self.contenders[0].final.seeds if seed in left][:1]
+        return [(contender, config) for contender, config in missing if config.seed in first]
+
 
 def read_study(file: Path) -> Study:
     """Read a study's file."""
@@ -152,17 +165,16 @@ def kept_runs(file: Path) -> dict[str, RunData]:
 
 
 def carry_out(study: Study, out: Path, kept: Path, run_all: RunAll) -> None:
-    """Do all runs that are missing, contender by contender, and keep those that end in the file `kept`."""
-    for contender in study.contenders:
-        while due := contender.due(kept_runs(kept)):
-            jobs = [Job(c, out / folder_name(c), f"{contender.label} {_what(c)}") for c in due]
-            ended = _collect(jobs, kept)  # by an earlier command that was interrupted
-            if todo := [job for job in jobs if identity(job.config) not in ended]:
-                failed = run_all(todo)
-                lost = [job for job in todo if identity(job.config) not in _collect(todo, kept)]
-                if lost:
-                    reason = failed.get(todo.index(lost[0]), "it did not finish")
-                    raise RunFolderError(f"{lost[0].out} failed: {reason}; repeat the command to continue")
+    """Do all runs that are missing, and keep those that end in the file `kept`."""
+    while due := study.next(kept_runs(kept)):
+        jobs = [Job(c, out / folder_name(c), f"{contender.label} {_what(c)}") for contender, c in due]
+        ended = _collect(jobs, kept)  # by an earlier command that was interrupted
+        if todo := [job for job in jobs if identity(job.config) not in ended]:
+            failed = run_all(todo)
+            lost = [job for job in todo if identity(job.config) not in _collect(todo, kept)]
+            if lost:
+                reason = failed.get(todo.index(lost[0]), "it did not finish")
+                raise RunFolderError(f"{lost[0].out} failed: {reason}; repeat the command to continue")
 
 
 def _collect(jobs: Iterable[Job], kept: Path) -> dict[str, RunData]:
