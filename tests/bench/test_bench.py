@@ -153,7 +153,7 @@ def test_a_product_counts_its_operations():
 
 
 def test_the_command(command):  # noqa: F811
-    result = command("bench", "--tasks", "sent140", "--seconds", "0.05", "--repeats", "1", "--no-growth", "--json")
+    result = command("bench", "--tasks", "logistic", "--seconds", "0.05", "--repeats", "1", "--no-growth", "--json")
     content = json.loads(result.stdout)
     assert [r["algorithm"] for r in content["rows"]] == ["fedavg", "fedgbo"]
     assert content["rows"][0]["ratio"] > 1
