@@ -117,12 +117,13 @@ def test_no_class_is_inspected_and_no_module_keeps_state(room):
         assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Global)], path
 
 
-def test_a_run_in_one_process_never_enters_torchrun():
-    """Only a look at the environment, which `engines/torchrun/join.py` has, tells that there is one process."""
+def test_a_run_in_one_process_needs_neither_torchrun_nor_torchs_compiler():
+    """A look at the environment (engines/torchrun/join.py) tells that there is one process; the compiler takes 2 s."""
     program = (
-        "import sys, fedgbo; from tests.conftest import make_task; "
+        "import sys, torch, fedgbo; from tests.conftest import make_task; "
         "fedgbo.run(make_task(), fedgbo.FedGBO(fedgbo.SGDm(0.1, 0.9)), rounds=2); "
         "names = [n for n in sys.modules if 'torchrun' in n or n == 'fedgbo.runs.ranks']; "
-        "assert names == ['fedgbo.engines.torchrun', 'fedgbo.engines.torchrun.join'], names"
+        "assert names == ['fedgbo.engines.torchrun', 'fedgbo.engines.torchrun.join'], names; "
+        "assert not torch.distributed.is_initialized(); assert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[1])

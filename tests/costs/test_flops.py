@@ -1,10 +1,13 @@
 """The paper's count F and torch's count of a gradient, by hand, and the published sizes, which follow from F."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
+from fedgbo.bench.models import MODELS as BENCH_MODELS
 from fedgbo.costs.flops import ModelCost, forward_macs, gradient_flops, local_update_flops
 from fedgbo.experiments.paper.cost_tables import tasks
 from fedgbo.models.paper import paper_cnn, sent140_linear, shakespeare_gru
@@ -138,6 +141,15 @@ def test_the_gradient_of_a_recurrent_layer_costs_its_products():
     forward = weights = 6 * 3 * 4 * (2 + 4)
     hidden = 5 * 3 * 4 * 4  # back through time; the first state needs no gradient
     assert flops == 2 * (forward + weights + hidden)
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer", "small-cnn"])
+def test_the_gradient_costs_what_torchs_own_counter_counts(name):
+    task = BENCH_MODELS[name].task()
+    module, (inputs, targets) = task.model().train(), task.data.train.batch(np.arange(3))
+    with FlopCounterMode(display=False) as counter:
+        task.loss(module(inputs), targets).backward()
+    assert gradient_flops(module, task.loss, inputs, targets) == counter.get_total_flops() / 3 > 0
 
 
 def test_counting_gradients_leaves_gradients_and_generator_alone():

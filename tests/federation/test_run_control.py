@@ -38,17 +38,17 @@ class Terminal:
 def test_a_run_is_left_followed_stopped_and_resumed(federation, task_file, tmp_path):
     server, app, run = federation.folder.server.path, tmp_path / "app", tmp_path / "hearts"
     settings = ["--algorithm", "fedgbo", "--optimiser", "sgdm", "lr=0.1", "beta=0.9", "local_steps=2", "eval_every=1"]
-    assert call("new", app, "--task", f"{task_file}:small", *settings, "--rounds", 25).exit_code == 0
+    assert call("new", app, "--task", f"{task_file}:small", *settings, "--rounds", 15).exit_code == 0
 
     first = Terminal(tmp_path / "first", "run", server, app, "--out", run, "-c", "deadline=60")
-    first.until("round 1 of 25 done")
+    first.until("round 1 of 15 done")
     assert first.end(signal.SIGHUP) == 129  # what a dropped ssh connection does
     assert "the terminal was closed; the run continues" in first.file.read_text()
 
     second = Terminal(tmp_path / "second", "attach", server)
-    second.until("round 2 of 25 done")
+    second.until("round 2 of 15 done")
     assert second.end(signal.SIGINT) == 0
-    assert "round 1 of 25 done" in second.file.read_text()  # from the first event on
+    assert "round 1 of 15 done" in second.file.read_text()  # from the first event on
     assert second.file.read_text().endswith("detached; the run continues\n")
 
     assert re.search(r"hearts +running +\d+ rounds", call("status", server).stdout)
@@ -69,13 +69,13 @@ def test_a_run_is_left_followed_stopped_and_resumed(federation, task_file, tmp_p
     for _ in range(2):  # while it runs, and when it is over
         followed = call(*shlex.split(follow))
         assert followed.exit_code == 0, followed.stderr
-        assert "round 25 of 25 done" in followed.stderr
+        assert "round 15 of 15 done" in followed.stderr
         assert digest_of(run) in followed.stdout
     assert digest_of(run) == simulated(run)
     assert "no run lungs is known" in call("attach", server, "lungs").stderr
 
     log = federation.folder.server.app_log.read_text()
-    assert re.search(r"INFO \d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}: done_round \{\"round\": 25", log)
+    assert re.search(r"INFO \d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}: done_round \{\"round\": 15", log)
     started = [entry for entry in federation.folder.server.audited("start") if entry["app"] == str(app)]
     assert [entry["app_sha256"] for entry in started] == [bundle(app)[1]] * 2
     assert all(entry["user"] and entry["time"] and entry["options"]["deadline"] == 60 for entry in started)

@@ -2,7 +2,7 @@
 
     python -P launch.py superlink SECRET [OPTION]... | supernode [OPTION]... | superexec APPS [OPTION]...
 
-Only the processes of apps import fedgbo and torch; the others need half of the memory without them. Each runs Flower's
+Only the superexec imports torch, at its first app; the others need half of the memory without it. Each runs Flower's
 command of that name, with Flower's options, after a change for which Flower has no option:
 
 superlink   asks for the content of the file SECRET, as a bearer token, on the Control API, which could run code on the
@@ -27,8 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("flwr")
 CLIENT = "flwr-clientapp"
-COMMANDS = {"flwr-serverapp": "flwr.superlink.cli", CLIENT: "flwr.supernode.cli"}  # that tasks need
+SERVER = ("flwr.superlink.cli", "fedgbo.flower.strategy")
+COMMANDS = {"flwr-serverapp": SERVER, CLIENT: ("flwr.supernode.cli", "fedgbo.flower.node")}  # and what tasks need
 RUN_SECONDS = 60.0  # after its last work, in which a node expects more
 STUCK_SECONDS = 10.0  # for the end of a task when the next one has come
 IDLE_SECONDS = 600.0  # after which the process of a node's app ends, and frees its memory
-_PR_SET_NAME = 15
 
 
 def run_superlink(arguments: Sequence[str]) -> None:
@@ -182,7 +181,7 @@ def do_tasks(channel: Connection, command: str, parent: int, apps: Path | None) 
     if (end_with_us := end_with(parent)) is not None:
         end_with_us()  # a fork does not inherit its parent's setting
     _guard_client_apps(None if apps is None else Apps(apps))
-    run = getattr(importlib.import_module(COMMANDS[command]), command.replace("-", "_"))
+    run = getattr(importlib.import_module(COMMANDS[command][0]), command.replace("-", "_"))
     while True:
         try:
             sys.argv = channel.recv()
@@ -229,13 +228,15 @@ class ForkExecutor:
 
     def _fork(self, spec: Any) -> Fork:
         parent, command = os.getpid(), str(spec.task_type)
+        for module in COMMANDS[command]:
+            importlib.import_module(module)  # here and not in each fork, where torch would take seconds
         ours, theirs = Pipe()
         pid = os.fork()
         if pid == 0:
             for channel in (ours, *(fork.channel for fork in self._forks)):
                 channel.close()  # so that each fork sees the end of its own
             if sys.platform.startswith("linux"):
-                ctypes.CDLL(None).prctl(_PR_SET_NAME, command.encode())  # the name that `ps -o comm` shows
+                ctypes.CDLL(None).prctl(15, command.encode())  # PR_SET_NAME: the name that `ps -o comm` shows
             _end_with(lambda: do_tasks(theirs, command, parent, self._apps))
         theirs.close()
         self._forks.append(Fork(pid, command, spec.fab_hash, ours))
