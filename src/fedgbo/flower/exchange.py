@@ -103,7 +103,7 @@ class Exchange:
                 waiting |= self._send(attempt, {message.node: order}, outcome)
             if waiting and len(outcome.updates) < attempt.enough:
                 self.look()
-                pause(self._options.poll, deadline)
+                pause(self._options.poll, len(waiting), deadline)
         self._give_up(attempt, waiting.values(), len(outcome.updates) >= attempt.enough)
         self._overdue = {key: late for key, late in self._overdue.items() if key not in lost}  # their nodes are free
         started = time.perf_counter()

@@ -34,6 +34,7 @@ GONE = 5
 APP_REASON = "app "  # begins the only texts that a node's errors may bring: apps that its operators did not allow
 PRIVATE_FILE = 0o600
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0)  # seconds before a failed call to the SuperLink is repeated
+MOST_PAUSE = 5.0  # seconds between looks for replies
 PULL_SECONDS = 1.0  # to wait for one reply's objects; after that it is pulled in the background
 LOG = logging.getLogger("fedgbo.flower")
 WARNINGS = {"refused", "nodes", "duplicate", "rejected", "dropped", "lost", "late", "abandoned", "stopped"}
@@ -171,9 +172,13 @@ def _first_reply(found: Iterable[Message], to: SentMessage) -> Reply | None:
     return Reply(first.content, bytes=sum(wire_bytes([first])))
 
 
-def pause(seconds: float, until: float) -> None:
-    """Sleep, but not beyond `until` (monotonic time)."""
-    time.sleep(max(0.0, min(seconds, until - time.monotonic())))
+def pause(poll: float, awaited: int, until: float) -> None:
+    """Sleep before the next look for replies, but not beyond `until` (monotonic time).
+
+    Each awaited reply is asked for by itself, so the pause grows with their number: many nodes would otherwise keep the
+    SuperLink busy with questions.
+    """
+    time.sleep(max(0.0, min(poll * max(1, awaited), MOST_PAUSE, until - time.monotonic())))
 
 
 def _repeated(call: Callable[[], list[Any]]) -> list[Any]:

@@ -30,7 +30,7 @@ class Options:
     max_norm: float = 100.0  # times the median of the others, or of earlier rounds; larger: rejected; 0: no limit
     max_update: float = 1e6  # times the norm of the model (at least 1); a larger update is rejected; 0: no limit
     attempts: int = 3  # at a round, before the run stops (it can be resumed)
-    poll: float = 0.1  # between looks for replies
+    poll: float = 0.1  # between looks for replies, for each that is awaited
     nodes: str = ""  # folder of the registry of nodes and their clients; empty: any node may host any client
 
     def __post_init__(self) -> None:

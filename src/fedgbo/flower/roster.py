@@ -114,7 +114,7 @@ class Roster:
             if self.nodes != reported:
                 reported = self.nodes
                 self._events("waiting", nodes=reported, clients=len(self.clients), wanted=wanted)
-            pause(self._options.poll, end)
+            pause(self._options.poll, len(self._queries), end)
 
     def forget(self, gone: set[int]) -> None:
         """Remove nodes that are gone; one that is connected at the next look, which is due now, is queried again."""
