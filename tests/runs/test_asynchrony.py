@@ -8,13 +8,14 @@ import pytest
 import torch
 
 import fedgbo
+from fedgbo.core import Workload
 from tests.algorithms import family
 from tests.algorithms.family import K, N, grad, sgd, task
 from tests.conftest import make_task
 from tests.examples import AFFINE, OPTIMISERS
 from tests.runs.test_memory import Killed, kill_at
 
-SECONDS = [1.0, 3.5, 0.4, 2.2, 9.0, 1.3]
+SECONDS = [1.01, 3.53, 0.43, 2.27, 9.11, 1.37]  # no two clients end at the same moment
 ROUNDS = 12
 
 
@@ -23,26 +24,29 @@ def clock(tmp_path):
     """Three clients at a time, a step for every two uploads, with given speeds."""
     file = tmp_path / "speeds.csv"
     file.write_text("client,seconds\n" + "".join(f"{i},{s}\n" for i, s in enumerate(SECONDS)))
-    return fedgbo.Asynchronous(concurrency=3, buffer=2, max_staleness=3, trace=str(file), seed=5)
+    return fedgbo.Asynchronous(concurrency=3, buffer=2, max_staleness=3, trace=str(file))
 
 
-def simulated(rounds, seed=5, concurrency=3, buffer=2, most=3):
+def simulated(rounds, seed=0, concurrency=3, buffer=2, most=3):
     """Who arrives in each step, and the step from which they started: an event loop of its own."""
     draws, flying, steps, buffered, now, idle = 0, [], [], {}, 0.0, concurrency
 
     while len(steps) < rounds:
-        while idle:
-            free = [i for i in range(N) if i not in buffered and all(i != other for _, other, _ in flying)]
-            client = free[np.random.default_rng([seed, crc32(b"arrivals"), draws]).integers(len(free))]
+        rng, order = np.random.default_rng([seed, crc32(b"cohort"), len(steps), draws]), list(range(N))
+        for i in range(N):
+            j = rng.integers(i, N)
+            order[i], order[j] = order[j], order[i]
+        free = [i for i in order if i not in buffered and all(i != other for _, other, _ in flying)]
+        for client in free[:idle]:
             heapq.heappush(flying, (now + SECONDS[client], client, len(steps)))
-            draws, idle = draws + 1, idle - 1
+        draws += 1
         now, client, version = heapq.heappop(flying)
         idle = 1
         if len(steps) - version <= most:
             buffered[client] = version
         if len(buffered) == buffer:
             steps.append(dict(sorted(buffered.items())))
-            buffered = {}
+            buffered, draws = {}, 0
     return steps
 
 
@@ -54,7 +58,7 @@ def test_the_clock(clock):
     assert max(max(clock.arrivals(N, t).staleness) for t in range(ROUNDS)) >= 2
     times = [clock.arrivals(N, t).seconds for t in range(ROUNDS)]
     assert times == sorted(times)
-    assert clock.arrivals(N, 3) == fedgbo.Asynchronous(3, 2, 3, trace=clock.trace, seed=5).arrivals(N, 3)
+    assert clock.arrivals(N, 3) == fedgbo.Asynchronous(3, 2, 3, trace=clock.trace).arrivals(N, 3)
 
 
 def start():
@@ -141,6 +145,45 @@ def test_without_delay_and_with_the_cohort_as_buffer_it_is_synchronous(name):
     assert [record.simulated_seconds for record in late.history] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("seed", [0, 7])
+def test_without_delay_a_random_cohort_is_that_of_the_synchronous_run(seed):
+    some = make_task(clients=6, batch_size=4, clients_per_round=3, dtype=torch.float64)
+    clock = fedgbo.Asynchronous(concurrency=3, buffer=3, max_staleness=0, spread=0.0)
+    late = fedgbo.run(some, fedgbo.FedBuff(BASES["fedgbo"], max_staleness=0), rounds=5, seed=seed, sampler=clock)
+    plain = fedgbo.run(some, BASES["fedgbo"], rounds=5, seed=seed)
+    torch.testing.assert_close(late.params, plain.params, rtol=1e-10, atol=1e-12)
+
+
+def test_arrivals_depend_on_the_seed_of_the_run(clock):
+    def cohorts(seed):
+        bound = clock.for_run(Workload(N, seed))
+        return [bound.arrivals(N, t).clients for t in range(ROUNDS)]
+
+    assert cohorts(0) == [list(arrived) for arrived in simulated(ROUNDS)]
+    assert cohorts(2) == [list(arrived) for arrived in simulated(ROUNDS, seed=2)] != cohorts(0)
+
+
+def test_weights_by_samples(clock):
+    """Clients of different sizes and versions: each counts by its samples and its staleness."""
+    samples = [len(part[0]) for part in family.CLIENTS]
+    assert len(set(samples)) > 1
+    xs = [start()]
+    for t, arrived in enumerate(simulated(ROUNDS)):
+        deltas = [samples[i] * (1 + t - v) ** -0.5 * (xs[v] - sgd(xs[v], i)) for i, v in arrived.items()]
+        xs.append(xs[-1] - sum(deltas) / sum(samples[i] for i in arrived))
+    algorithm = fedgbo.FedBuff(fedgbo.FedAvg(family_sgd()), max_staleness=3)
+    found = fedgbo.run(task(), algorithm, rounds=ROUNDS, local_steps=K, sampler=clock, weights="samples")
+    np.testing.assert_allclose(found.params.numpy(), xs[-1], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("sampler", [fedgbo.Asynchronous(100, 50, available=0.5), fedgbo.Deadline(100, available=0.5)])
+def test_many_clients_are_not_looked_at_one_by_one(sampler):
+    """A round looks at about twice as many devices as it needs, of 100,000."""
+    sampler.arrivals(100_000, 3)
+    (clock,) = vars(sampler)["_clocks"].values()
+    assert len(clock._devices) < 4000
+
+
 @pytest.mark.parametrize("name", BASES)
 def test_a_killed_run_is_resumed_bit_for_bit(name, tmp_path, clock):
     algorithm = fedgbo.FedBuff(BASES[name], max_staleness=3)
@@ -149,7 +192,7 @@ def test_a_killed_run_is_resumed_bit_for_bit(name, tmp_path, clock):
     whole = fedgbo.run(small, algorithm, workers=1, **more)
     with pytest.raises(Killed):
         fedgbo.run(small, algorithm, out=tmp_path / "cut", callbacks=[kill_at(5)], **more)
-    again = {**more, "sampler": fedgbo.Asynchronous(3, 2, 3, trace=clock.trace, seed=5)}
+    again = {**more, "sampler": fedgbo.Asynchronous(3, 2, 3, trace=clock.trace)}
     resumed = fedgbo.run(small, algorithm, out=tmp_path / "cut", resume=True, workers=2, **again)
     assert all(torch.equal(resumed.state.tensors()[key], x) for key, x in whole.state.tensors().items())
 
@@ -165,14 +208,14 @@ def test_deadlines(clock):
     small = make_task(clients=6)
     result = fedgbo.run(small, fedgbo.FedAvg(fedgbo.SGD(0.1)), rounds=2, sampler=nobody)
     assert result.history[-1].upload_bytes == 0
+    assert "no client took part since the previous evaluation" in result.history[-1].note
 
 
 def test_partial_clients(clock):
-    """With 2 seconds of the 1, 3.5, 0.4, 2.2, 9 and 1.3 that they need, clients take a part of ten local steps."""
+    """With 2 seconds of the time that they need, clients take a part of ten local steps."""
     sampler = fedgbo.Deadline(clients_per_round=6, seconds=2.0, partial=True, trace=clock.trace)
-    steps = [10, 5, 10, 9, 2, 10]
+    steps = [10, 5, 10, 8, 2, 10]
     assert sampler.steps(range(N), [10] * N) == steps
-    assert sampler.steps([4], [1]) == [1]
     small = make_task(clients=6, batch_size=4)
     algorithm = fedgbo.FedGBO(fedgbo.SGDm(0.1, 0.9))
     late = fedgbo.run(small, algorithm, rounds=3, local_steps=10, sampler=sampler)
@@ -222,8 +265,14 @@ def test_bad_traces_and_bad_pairs(tmp_path, clock):
         fedgbo.Asynchronous(3, 2, trace=str(tmp_path / "short.csv")).arrivals(N, 0)
     with pytest.raises(fedgbo.ConfigError, match=r"FedAvg keeps no earlier server states.*wrap it: FedBuff\(FedAvg"):
         fedgbo.run(make_task(clients=6), BASES["fedavg"], rounds=9, sampler=clock)
-    with pytest.raises(fedgbo.ConfigError, match=r"a client is 2 server updates late; use FedBuff\(max_staleness=2\)"):
-        fedgbo.run(make_task(clients=6), fedgbo.FedBuff(BASES["fedavg"], max_staleness=1), rounds=12, sampler=clock)
+    with pytest.raises(fedgbo.ConfigError, match=r"may be 3 server updates late; use FedBuff\(max_staleness=3\)"):
+        fedgbo.run(make_task(clients=6), fedgbo.FedBuff(BASES["fedavg"], max_staleness=1), rounds=1, sampler=clock)
+    with pytest.raises(fedgbo.ConfigError, match="Asynchronous and Median cannot be combined: uploads of clients"):
+        fedgbo.run(
+            make_task(clients=6), fedgbo.FedBuff(BASES["fedavg"]), rounds=1, sampler=clock, aggregator=fedgbo.Median()
+        )
+    with pytest.raises(fedgbo.ConfigError, match="trace already has all speeds and times; leave out spread, seed"):
+        fedgbo.Asynchronous(3, 2, trace=clock.trace, spread=0.1, seed=1)
 
 
 def trace(folder, text, **more):
@@ -294,6 +343,12 @@ def test_a_deadline_ends_the_round(tmp_path):
     assert trace(tmp_path, text, clients_per_round=2, over_select=1).arrivals(3, 1) == ([0, 1], [0, 0], 4)
     part = trace(tmp_path, text, clients_per_round=3, seconds=4.0, partial=True)
     assert times(part, make_task(clients=3), 1, local_steps=9) == [0, 4]
+    assert part.arrivals(3, 0) == ([0, 1], [0, 0], 4)  # a single local step of client 2 takes 9 s
+    slow = trace(
+        tmp_path, f"{text[:14]},bandwidth\n0,1,1\n1,2,1e9\n2,9,1e9\n", clients_per_round=3, seconds=4.0, partial=True
+    )
+    work = Workload(3, steps=lambda client, t: 9, nbytes=lambda: 5)
+    assert slow.for_run(work).arrivals(3, 0) == ([1, 2], [0, 0], 4)  # what client 0 sends takes 5 s
 
 
 @pytest.mark.parametrize(
@@ -309,12 +364,18 @@ def test_a_deadline_ends_the_round(tmp_path):
         ("client,seconds,on,off\n0,1,5,3\n", "line 2: on and off must be numbers of seconds with 0 <= on < off"),
         ("client,seconds,on,off\n0,1,5,\n", "line 2: on and off must be numbers"),
         ("client,seconds,on,off\n0,1,1,5\n0,1,4,6\n1,1,,\n", "overlapping times of availability for client 0"),
+        ("client,seconds,on,off\n0,1,1,5\n0,1,,\n1,1,,\n", "line 3: client 0 has on and off in some lines only"),
         ("client,seconds,on,off\n0,1,1,5\n0,2,6,7\n", "line 3: client 0 has another seconds in an earlier line"),
     ],
 )
 def test_bad_trace_files(tmp_path, text, message):
     with pytest.raises(fedgbo.ConfigError, match=message):
         trace(tmp_path, text).arrivals(2, 0)
+
+
+def test_a_trace_from_a_spreadsheet(tmp_path):
+    sampler = trace(tmp_path, "\ufeffclient,seconds\n0,1\n1,2\n \n\n")
+    assert sampler.arrivals(2, 0) == ([0, 1], [0, 0], 2)
 
 
 def test_a_run_is_not_resumed_with_another_trace(tmp_path):

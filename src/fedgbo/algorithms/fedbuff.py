@@ -42,7 +42,7 @@ class FedBuff(WrappedAlgorithm):
 
     def version(self, server: State, staleness: int) -> State:
         if staleness > self.max_staleness:
-            raise ConfigError(f"a client is {staleness} server updates late; use FedBuff(max_staleness={staleness})")
+            raise ConfigError(f"clients may be {staleness} server updates late; use FedBuff(max_staleness={staleness})")
         if not staleness:
             return State(server.params, {name: x for name, x in server.stats.items() if not name[0].isdigit()})
         own = f"{staleness}."
@@ -50,8 +50,8 @@ class FedBuff(WrappedAlgorithm):
 
     def merge(self, parts: Sequence[Part]) -> tuple[Mean, float]:
         means, clients = [part.algorithm.explicit(part) for part in parts], sum(part.mean.clients for part in parts)
-        weights = [part.mean.clients * (1 + part.staleness) ** -self.exponent for part in parts]
-        params = _sum(weights, [mean.params for mean in means]) * (self.server_lr / clients)
+        weights = [part.weight * (1 + part.staleness) ** -self.exponent for part in parts]
+        params = _sum(weights, [mean.params for mean in means]) * (self.server_lr / sum(part.weight for part in parts))
         stats = {name: _sum(weights, [m.stats[name] for m in means]) / sum(weights) for name in means[0].stats}
         steps = sum(w * part.steps for w, part in zip(weights, parts, strict=True)) / sum(weights)
         return replace(means[0], params=params, stats=stats, clients=clients), steps

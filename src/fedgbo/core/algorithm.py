@@ -123,6 +123,7 @@ class Part:
     algorithm: FederatedAlgorithm  # with the numbers of the round in which they downloaded
     mean: Mean
     steps: float  # mean number of local steps
+    weight: int  # of all their uploads together, by the aggregator
     version: State  # the server state that they downloaded
     staleness: int = 0  # rounds since then
 

@@ -121,7 +121,7 @@ def _check_algorithm(algorithm: FederatedAlgorithm) -> None:
         if second is not None:
             _check_state(f"{name}.second_exchange", second)
             version, (seen, states) = second, _exchange(algorithm, second, t, states)
-        merged = algorithm.merge([Part(algorithm, seen, sum(STEPS) / len(STEPS), version)])
+        merged = algorithm.merge([Part(algorithm, seen, sum(STEPS) / len(STEPS), len(STEPS), version)])
         after = _pure(f"{name}.server_update", algorithm.server_update, server, *merged)
         _check_state(f"{name}.server_update", after)
         if after.stats.keys() != server.stats.keys():

@@ -68,6 +68,10 @@ class Sampler(ABC):
         """Return how many rounds ago each client of round t's cohort downloaded its model; empty: none is late."""
         return ()
 
+    def most_stale(self) -> int:
+        """Return the largest number that `staleness` may return: 0 unless clients are asynchronous."""
+        return 0
+
     def for_run(self, work: Workload) -> "Sampler":
         """Return the sampler for a run with this work: by default the same."""
         return self

@@ -71,6 +71,7 @@ class Gathered:
 
     mean: Mean
     steps: float  # mean number of local steps, with the aggregator's weights
+    weight: int  # of all uploads together, by the aggregator
     loss: float  # mean training loss over clients
     clients: Sequence[int]  # that gave it
     local_steps: int  # of all clients together
@@ -222,6 +223,7 @@ class Tally:
         return Gathered(
             mean=Mean(combined.params, combined.stats, len(self.clients), population, combined.buffers),
             steps=sum(map(mul, self.steps, self.weights)) / sum(self.weights),
+            weight=sum(self.weights),
             loss=sum(self.losses) / len(self.losses),
             clients=self.clients,
             local_steps=sum(self.steps),

@@ -33,6 +33,11 @@ class Pipeline:
         for name, part, kind in (("sampler", own, Sampler), ("aggregator", chosen, Aggregator)):
             if not isinstance(part, kind):
                 raise ConfigError(f"{name} must be a fedgbo.{kind.__name__}, not {part!r}")
+        if own.most_stale() and not isinstance(chosen, ExactMean):
+            raise ConfigError(
+                f"{type(own).__name__} and {type(chosen).__name__} cannot be combined: uploads of clients that started "
+                "from different server states are only averaged; leave out aggregator="
+            )
         transforms = (transforms,) if isinstance(transforms, Transform) else tuple(transforms or ())
         for transform in transforms:
             if not isinstance(transform, Transform):

@@ -7,8 +7,9 @@ round on, so that a run that is resumed sees the same times.
 import heapq
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -45,10 +46,10 @@ class Timed(Sampler):
         for name in ("seconds_per_sample", "bandwidth", "period"):
             if getattr(self, name) is not None:
                 positive(name, getattr(self, name))
-        if self.trace is not None and (self.seconds_per_sample, self.bandwidth, self.available) != (None, None, 1.0):
-            raise ConfigError(
-                "trace already has all speeds and times; leave out seconds_per_sample, bandwidth and available"
-            )
+        names = ("spread", "seconds_per_sample", "bandwidth", "available", "seed")
+        changed = [name for name in names if getattr(self, name) != getattr(Timed, name)]
+        if self.trace is not None and changed:
+            raise ConfigError(f"trace already has all speeds and times; leave out {', '.join(changed)}")
         object.__setattr__(self, "_clocks", {})  # by the number of clients; they only ever go on
         object.__setattr__(self, "_work", None)
 
@@ -122,15 +123,22 @@ class Clock(ABC):
         samples, nbytes = device.per_sample and work.samples(client, steps), device.per_byte and work.nbytes()
         return nbytes * device.per_byte, device.seconds + samples * device.per_sample
 
-    def on(self, clients: Sequence[int], now: float) -> Sequence[int]:
-        """Return those of the clients that are on."""
-        if self.settings.trace is None and self.settings.available == 1:
-            return clients
-        return [client for client in clients if self.device(client).shift(now)[0] <= now]
+    def draw(self, count: int, now: float, rng: np.random.Generator, busy: Collection[int] = ()) -> list[int]:
+        """Return `count` random clients that are on and not busy; fewer if there are no more.
 
-    def next_on(self, clients: Sequence[int], now: float) -> float:
-        """Return when the first of the clients is on; infinity for never."""
-        return min((self.device(client).shift(now)[0] for client in clients), default=math.inf)
+        Devices are looked at in a random order until there are enough, so that a draw from many clients costs little.
+        """
+        clients = self.work.clients
+        if self.settings.trace is None and self.settings.available == 1:  # with nobody busy this is FixedSize's draw
+            order: Iterable[int] = rng.choice(clients, min(clients, count + len(busy)), replace=False).tolist()
+        else:
+            order = _shuffled(clients, rng)
+        return list(islice((c for c in order if c not in busy and self.device(c).shift(now)[0] <= now), count))
+
+    def next_on(self, now: float, busy: Collection[int] = ()) -> float:
+        """Return when the first client that is not busy is on; infinity for never."""
+        free = (client for client in range(self.work.clients) if client not in busy)
+        return min((self.device(client).shift(now)[0] for client in free), default=math.inf)
 
     def nobody(self, now: float) -> ConfigError:
         """Return the error of a run in which no client can go on."""
@@ -140,14 +148,23 @@ class Clock(ABC):
         )
 
 
+def _shuffled(n: int, rng: np.random.Generator) -> Iterator[int]:
+    """Yield 0 ... n - 1 in a random order: Fisher and Yates's shuffle, as far as it is needed."""
+    moved: dict[int, int] = {}
+    for i in range(n):
+        j = int(rng.integers(i, n))
+        yield moved.get(j, j)
+        moved[j] = moved.get(i, i)
+
+
 @dataclass(frozen=True)
 class Deadline(Timed):
     """Rounds on a virtual clock: draws `over_select` more of the available clients than it needs, and keeps the fastest
     that finish before the deadline. A client that becomes unavailable before it has finished is lost.
 
-    With `partial`, late clients are kept too, and take as many of their local steps as the time allows, at least one.
-    Without it, a round in which no client finishes in time changes nothing. Without `seconds` there is no deadline.
-    Not for Flower, where real clients have real deadlines.
+    With `partial`, late clients take as many of their local steps as the time allows, and are lost if it allows none.
+    A round in which no client finishes in time changes nothing. Without `seconds` there is no deadline. Not for Flower,
+    where real clients have real deadlines.
     """
 
     clients_per_round: int
@@ -181,18 +198,16 @@ class _Rounds(Clock):
     settings: Deadline
 
     def next(self, t: int, now: float) -> Arrivals:
-        everyone, wanted = range(self.work.clients), self.settings.clients_per_round
-        if not (present := self.on(everyone, now)):
-            if math.isinf(first := self.next_on(everyone, now)):
+        wanted, rng = self.settings.clients_per_round, stream(self.work.seed, "cohort", t)
+        asked = wanted + self.settings.over_select
+        if not (drawn := self.draw(asked, now, rng)):
+            if math.isinf(first := self.next_on(now)):
                 raise self.nobody(now)
-            now, present = first, self.on(everyone, first)
-        rng, asked = stream(self.work.seed, "cohort", t), min(wanted + self.settings.over_select, len(present))
-        drawn = [present[place] for place in rng.choice(len(present), asked, replace=False).tolist()]
-        ends = {client: now + self._seconds(client, t) for client in drawn}
-        gone = {client: self.device(client).shift(now)[1] for client in drawn}
+            now, drawn = first, self.draw(asked, first, rng)
         limit = math.inf if self.settings.seconds is None else now + self.settings.seconds
-        last = math.inf if self.settings.partial else limit
-        in_time = [c for c in sorted(drawn, key=lambda c: (ends[c], c)) if ends[c] <= min(last, gone[c])]
+        ends = {client: self._end(client, t, now, limit) for client in drawn}
+        gone = {client: self.device(client).shift(now)[1] for client in drawn}
+        in_time = [c for c in sorted(drawn, key=lambda c: (ends[c], c)) if ends[c] <= min(limit, gone[c])]
         kept = sorted(in_time[:wanted])
         if len(kept) == min(wanted, len(drawn)):
             end = max(ends[client] for client in kept)
@@ -201,16 +216,20 @@ class _Rounds(Clock):
         return Arrivals(kept, [0] * len(kept), end)
 
     def possible(self, client: int, k: int) -> int:
-        """Return how many of k local steps a client takes."""
+        """Return how many of k local steps a client takes; 0: the time does not allow one."""
         if self.settings.seconds is None or not self.settings.partial:
             return k
         travel, training = self.needs(client, k)
-        return max(1, min(k, math.floor(k * (self.settings.seconds - travel) / training)))
+        return max(0, min(k, math.floor(k * (self.settings.seconds - travel) / training)))
 
-    def _seconds(self, client: int, t: int) -> float:
+    def _end(self, client: int, t: int, now: float, limit: float) -> float:
+        """Return when a client's upload is there; infinity if it takes no local step."""
         k = self.work.steps(client, t)
         travel, training = self.needs(client, k)
-        return travel + training * (self.possible(client, k) / k)
+        if not (steps := self.possible(client, k)):
+            return math.inf
+        end = now + travel + training * (steps / k)
+        return end if steps == k else min(end, limit)  # whatever the last digit
 
 
 @dataclass(frozen=True)
@@ -237,6 +256,9 @@ class Asynchronous(Timed):
     def staleness(self, clients: int, t: int) -> Sequence[int]:
         return self.arrivals(clients, t).staleness
 
+    def most_stale(self) -> int:
+        return self.max_staleness
+
     def _clock(self, work: Workload) -> Clock:
         if (asked := max(self.concurrency, self.buffer)) > work.clients:
             raise ConfigError(f"concurrency or buffer is {asked}, but there are {work.clients} clients")
@@ -262,17 +284,16 @@ class _Events(Clock):
 
     def __init__(self, settings: Asynchronous, work: Workload) -> None:
         super().__init__(settings, work)
-        self._draws, self._events = 0, list[_Event]()
+        self._events = list[_Event]()
         self._places = settings.concurrency  # that are free
 
     def next(self, t: int, now: float) -> Arrivals:
         arrived: dict[int, int] = {}  # staleness by client
-        lost = 0
+        lost = draws = 0
         while len(arrived) < self.settings.buffer:
-            while self._places and not (self._events and self._events[0].time <= now):
-                if not self._start(now, t, set(arrived)):
-                    break
-                self._places -= 1
+            if self._places and not (self._events and self._events[0].time <= now):
+                self._start(now, t, draws, arrived)
+                draws += 1
             lost += 1
             if not self._events or lost > MOST * self.work.clients:
                 raise self.nobody(now)
@@ -283,17 +304,16 @@ class _Events(Clock):
             self._places += 1
         return Arrivals(sorted(arrived), [arrived[client] for client in sorted(arrived)], now)
 
-    def _start(self, now: float, t: int, busy: set[int]) -> bool:
-        """Let one more client begin, now or when one is on; return whether there is one to wait for."""
-        busy = busy | {event.client for event in self._events}
-        free = [client for client in range(self.work.clients) if client not in busy]
-        if not (present := self.on(free, now)):
-            if math.isinf(first := self.next_on(free, now)):
-                return False
-            heapq.heappush(self._events, _Event(first, -1))
-            return True
-        client = present[int(stream(self.settings.seed, "arrivals", self._draws).integers(len(present)))]
-        self._draws += 1
-        end, gone = now + sum(self.needs(client, self.work.steps(client, t))), self.device(client).shift(now)[1]
-        heapq.heappush(self._events, _Event(min(end, gone), client, t, end <= gone))
-        return True
+    def _start(self, now: float, t: int, draw: int, arrived: Collection[int]) -> None:
+        """Let clients take the free places, now or when one is on; draw number 0 of a round is that of FixedSize."""
+        busy = {*arrived, *(event.client for event in self._events)} - {-1}
+        rng = stream(self.work.seed, "cohort", t, *([draw] if draw else []))
+        begin = self.draw(self._places, now, rng, busy)
+        for client in begin:
+            end, gone = now + sum(self.needs(client, self.work.steps(client, t))), self.device(client).shift(now)[1]
+            heapq.heappush(self._events, _Event(min(end, gone), client, t, end <= gone))
+        self._places -= len(begin)
+        if self._places and not math.isinf(first := self.next_on(now, busy | set(begin))):
+            for _ in range(self._places):
+                heapq.heappush(self._events, _Event(first, -1))
+            self._places = 0

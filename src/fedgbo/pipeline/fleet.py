@@ -95,6 +95,9 @@ def read_trace(file: str, clients: int, period: float | None) -> list[Device]:
         if len(times) == 1 or (times and not 0 <= times[0] < times[1] <= (period or math.inf)):
             most = "" if period is None else f" and at most the period, {period:g}"
             raise ConfigError(f"{file}, line {line}: on and off must be numbers of seconds with 0 <= on < off{most}")
+        known = shifts.get(int(client))
+        if known is not None and bool(known) != bool(times):
+            raise ConfigError(f"{file}, line {line}: client {client:g} has on and off in some lines only")
         shifts.setdefault(int(client), []).extend([(times[0], times[1])] if times else [])
     return [_device(file, client, speeds.get(client), shifts.get(client, []), period) for client in range(clients)]
 
@@ -134,17 +137,18 @@ def _rows(file: str) -> Iterable[tuple[int, dict[str, str]]]:
             f"optionally bandwidth, on and off; it is {','.join(heading)[:80]!r}"
         )
     for cells in reader:
-        if len(cells) not in (0, len(heading)):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(heading):
             raise ConfigError(
                 f"{file}, line {reader.line_num}: {len(cells)} cells, but there are {len(heading)} columns"
             )
-        if cells:
-            yield reader.line_num, {name: cell.strip() for name, cell in zip(heading, cells, strict=True)}
+        yield reader.line_num, {name: cell.strip() for name, cell in zip(heading, cells, strict=True)}
 
 
 def _content(file: str) -> str:
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        return Path(file).expanduser().read_text(encoding="utf-8-sig")  # Excel begins a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the trace {file} cannot be read: {error}") from error
 

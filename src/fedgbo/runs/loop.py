@@ -39,6 +39,7 @@ from fedgbo.tasks.task import Task
 GLOBAL_SCORES = (
     "scores are those of the global model, as clients have no test sets (client_tests=) to score their own models on"
 )
+NOBODY = "no client took part since the previous evaluation, so the model is unchanged"
 EngineMaker = Callable[[Plan, torch.device], Engine]
 
 
@@ -186,6 +187,7 @@ class Loop:
     def go(self, start: Start, device: torch.device) -> Result:
         """Run the rounds that are left."""
         history, last = start.history, self.plan.rounds
+        self.plan.algorithm.version(start.state, self.sampler.most_stale())  # raises if it keeps too few server states
         progress = Progress(start.state.on(device), start.ledger, last, engine=explain(self.engine))
         if self.plan.keep_best:
             if history and start.best is None:
@@ -245,6 +247,7 @@ class Loop:
         took, self.clients = time.perf_counter() - began, scores.clients
         notes = [note for note in (self.accounts.note(ledger), scores.note) if note is not None]
         notes += [GLOBAL_SCORES] if self.personalised and not self._own_tests else []
+        notes += [NOBODY] if ledger.round and not ledger.loss_rounds else []
         record = Record(
             round=ledger.round,
             loss=scores.loss,

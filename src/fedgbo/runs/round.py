@@ -137,16 +137,16 @@ class Rounds:
             again = work.with_download(down.with_buffers(server.buffers))
             gathered, version = engine.train(again).after(gathered), second
             mean = pipeline.decode(gathered.mean, engine.seed, t)
-        return gathered, Part(algorithm, mean, gathered.steps, version, staleness)
+        return gathered, Part(algorithm, mean, gathered.steps, gathered.weight, version, staleness)
 
 
 def _buffers(server: State, parts: Sequence[Part]) -> Tensor | None:
     """Return the server's buffers minus the mean over all clients of the differences that they made."""
-    means = [(part.mean.buffers, part.mean.clients) for part in parts if part.mean.buffers is not None]
+    means = [(part.mean.buffers, part.weight) for part in parts if part.mean.buffers is not None]
     if server.buffers is None or not means:
         return server.buffers
-    total = sum(clients for _, clients in means)
-    moved = [buffers if clients == total else buffers * (clients / total) for buffers, clients in means]
+    total = sum(weight for _, weight in means)
+    moved = [buffers if weight == total else buffers * (weight / total) for buffers, weight in means]
     return server.buffers - (moved[0] if len(moved) == 1 else torch.stack(moved).sum(dim=0))
 
 
