@@ -155,7 +155,7 @@ def test_places_of_layers():
     assert fedgbo.places(model, "0", "1") == [(0, 24)]
     with pytest.raises(fedgbo.ConfigError, match=r"the model has no layer 'head' \(it has: 0, 1, 2\)"):
         fedgbo.places(model, "head")
-    with pytest.raises(fedgbo.ConfigError, match="no layer of the model that has trainable parameters is among"):
+    with pytest.raises(fedgbo.ConfigError, match="the model has no layer with trainable parameters that is "):
         fedgbo.places(model, nn.Conv2d)
 
 
@@ -217,7 +217,9 @@ def test_mime_pays_for_both_exchanges():
         (lambda: fedgbo.FedRep(SGD, [(0, 3)], head_steps=0), "head_steps must be a whole number of at least 1"),
         (lambda: fedgbo.FedAdam(SGD, fedgbo.SGDm(0.1, 0.9)), r"FedAdam: server must be Adam\(lr=...\)"),
         (lambda: fedgbo.FedAvgM(SGD, fedgbo.Adam(0.1, 0.9)), r"FedAvgM: server must be SGDm\(lr=...\)"),
-        (lambda: params(fedgbo.FedPer(SGD, [(20, 99)])), "personal_part ends at 99, but the model has 26 parameters"),
+        (lambda: params(fedgbo.FedPer(SGD, [(20, 99)])), r"personal_part is \[\(20, 99\)\], but the model has 26"),
+        (lambda: params(fedgbo.FedPer(SGD, 27)), "personal_part is 27, but the model has 26 parameters"),
+        (lambda: fedgbo.FedPer(SGD, "output"), "personal_part must be a whole number of at least 1, not 'output'"),
     ],
 )
 def test_bad_settings(make, message):

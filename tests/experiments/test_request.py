@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import fedgbo
-from fedgbo.algorithms import ALGORITHMS, PAPER
+from fedgbo.algorithms import ALGORITHMS, PAPER, PERSONALISED
 from fedgbo.experiments.compare import claim, everyone, jobs_of, plan
 from fedgbo.experiments.presets import algorithm_table, preset, presets
 from fedgbo.experiments.request import read_request, requested_config, same_as_fedavg
@@ -162,13 +162,16 @@ def test_a_comparison_is_planned_and_claims_its_folder(tmp_path):
     with pytest.raises(fedgbo.ConfigError, match="fedavg is named twice"):
         jobs_of(plan(["fedavg", "fedavg"], 1, {"task": "digits"})[0], tmp_path)
     everything = {config.algorithm["name"] for config in plan(["all"], 1, {"task": "digits"})[0]}
-    assert everything == set(PAPER)
+    assert everything == ALGORITHMS.keys() - PERSONALISED - {"fedbuff"}, "fedbuff needs a sampler with a clock"
+    assert {config.algorithm["name"] for config in plan(["all"], 1, {"task": "digits-clients"})[0]} == (
+        ALGORITHMS.keys() - {"fedbuff", "fedbn"}
+    ), "the CNN of digits has no batch normalisation"
     assert {config.algorithm["name"] for config in plan(["paper"], 1, {"task": "digits"})[0]} == set(PAPER)
-    adam = plan(["all"], 1, {"task": "digits", "optimiser": "adam"})[0]
+    adam = plan(["paper"], 1, {"task": "digits", "optimiser": "adam"})[0]
     assert {config.label for config in adam} >= {"fedavg", "fedprox", "fedmax", "fedgbo-adam", "adaptivefedopt-adam"}
 
 
-def test_all_are_the_algorithms_with_presets_tuned_with_the_same_effort(tmp_path):
+def test_all_are_the_algorithms_with_presets_tuned_with_the_same_effort(tmp_path, monkeypatch):
     """Personalised ones among them where clients have test sets."""
     field = tmp_path / "field.csv"
     field.write_text(
@@ -178,6 +181,11 @@ def test_all_are_the_algorithms_with_presets_tuned_with_the_same_effort(tmp_path
     assert everyone("digits", str(field)) == ("fedavg", "fedcm")
     assert everyone("digits-clients", str(field)) == ("fedavg", "ditto", "fedcm")
     assert everyone("cifar100-synthetic", str(field)) == PAPER
+    monkeypatch.setattr("fedgbo.experiments.compare.everyone", lambda task: PAPER)
+    _, notes = plan(["all"], 1, {"task": "digits"})
+    assert notes[0] == "all: no algorithms were tuned with the same effort for digits, so these are the paper's"
+    with pytest.raises(fedgbo.ConfigError, match="mimexlite: optimiser sgdm needs lr, beta"):
+        plan(["all"], 1, {"task": "cifar100-synthetic"})
 
 
 OWN = """
@@ -316,10 +324,10 @@ def test_a_comparison_of_algorithms_with_settings_of_their_own(own, tmp_path):
     assert notes == []
     _, notes = plan(["fedavg", "fedgbo"], 1, {**shared, "optimiser": "sgd", "lr": 0.5})
     assert notes == ["fedgbo with sgd trains the same model as fedavg; choose another optimiser, such as fedgbo:sgdm"]
-    for entries in (["lr=0.3"], ["all", "lr=0.3"], ["all lr=0.3"]):
+    for entries, count in ((["lr=0.3"], 8), (["all", "lr=0.3"], 22), (["all lr=0.3"], 22)):
         everything, _ = plan(entries, 1, shared)
         clients = [config.algorithm.get("optimiser") or config.algorithm["client"] for config in everything]
-        assert [client["lr"] for client in clients] == [0.3] * 8
+        assert [client["lr"] for client in clients] == [0.3] * count
 
 
 @pytest.mark.parametrize(

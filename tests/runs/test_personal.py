@@ -52,6 +52,26 @@ def test_scores_are_those_of_the_models_that_clients_use(name, tmp_path):
     assert result.accuracy == pytest.approx(correct / total)
     assert result.history[-1].note is None or GLOBAL_SCORES not in result.history[-1].note
     assert fedgbo.load(tmp_path / "run").client_scores == result.client_scores
+    assert fedgbo.evaluate(result, task, per_client=True).clients == result.client_scores
+
+
+def test_the_model_of_a_client(tmp_path):
+    """Ditto's v is on disk; without a folder it is gone with the run, and nothing else is taken for it."""
+    task, ditto = own_tests(), fedgbo.Ditto(fedgbo.SGD(0.2), lam=0.1)
+    result = fedgbo.run(task, ditto, rounds=3, out=tmp_path / "run")
+    begin, end = task.data.client_tests.offsets[1:3]
+    inputs, labels = task.data.client_tests.samples.batch(torch.arange(begin, end).numpy())
+    own = torch.nn.functional.cross_entropy(result.model(client=1)(inputs.float()), labels)
+    assert result.client_scores[1]["loss"] == pytest.approx(own.item())
+    assert own.item() != pytest.approx(torch.nn.functional.cross_entropy(result.model()(inputs.float()), labels).item())
+    with pytest.raises(fedgbo.ConfigError, match="there is no client 4; the task has clients 0 to 3"):
+        result.model(client=4)
+    lost = fedgbo.run(task, ditto, rounds=1)
+    with pytest.raises(fedgbo.ConfigError, match="this result has no models of clients; run a personalised algorithm"):
+        lost.model(client=1)
+    with pytest.raises(fedgbo.ConfigError, match="clients have models of their own, which this result does not hold"):
+        fedgbo.evaluate(lost, task, per_client=True)
+    assert len(fedgbo.evaluate(lost.state, task, per_client=True).clients) == 4
 
 
 def test_without_test_sets_of_clients_the_record_says_so():

@@ -24,7 +24,7 @@ class PartlyPersonal(FederatedAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.personal_part, Sequence):
+        if isinstance(self.personal_part, str) or not isinstance(self.personal_part, Sequence):
             whole("personal_part", self.personal_part)
             return
         for pair in self.personal_part:
@@ -36,9 +36,9 @@ class PartlyPersonal(FederatedAlgorithm):
     def mask(self, params: Tensor) -> Tensor:
         """Return which parameters are personal."""
         mask, part = torch.zeros_like(params, dtype=torch.bool), self.personal_part
-        for begin, end in part if isinstance(part, Sequence) else [(max(0, len(params) - part), len(params))]:
-            if end > len(params):
-                raise ConfigError(f"personal_part ends at {end}, but the model has {len(params)} parameters")
+        for begin, end in part if isinstance(part, Sequence) else [(len(params) - part, len(params))]:
+            if begin < 0 or end > len(params):
+                raise ConfigError(f"personal_part is {part}, but the model has {len(params)} parameters")
             mask[begin:end] = True
         return mask
 

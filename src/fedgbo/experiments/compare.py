@@ -48,7 +48,11 @@ def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tu
     """Return the runs of all entries, and notes about the presets used."""
     whole("seeds", seeds)
     configs, notes = [], []
-    for entry in parse_entries(algorithms, everyone(str(shared.get("task") or "digits"))):
+    task = str(shared.get("task") or "digits")
+    field = everyone(task)
+    if field == PAPER and any(text.lower() == ALL for text in algorithms):
+        notes.append(f"all: no algorithms were tuned with the same effort for {task}, so these are the paper's")
+    for entry in parse_entries(algorithms, field):
         optimiser = entry.optimiser
         if optimiser is None and takes_optimiser(entry.name):
             optimiser = shared.get("optimiser")
@@ -58,7 +62,10 @@ def plan(algorithms: Sequence[str], seeds: int, shared: Mapping[str, Any]) -> tu
         config, note = read_request(None, flags, entry.settings).resolve()
         notes += [f"{config.label}: {note}"] if note else []
         notes += [same] if (same := same_as_fedavg(config)) else []
-        configs += [config.model_copy(update={"seed": seed}).complete() for seed in range(seeds)]
+        try:
+            configs += [config.model_copy(update={"seed": seed}).complete() for seed in range(seeds)]
+        except ConfigError as error:
+            raise ConfigError(f"{entry.name}: {error}") from error
     return configs, notes
 
 

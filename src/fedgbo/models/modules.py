@@ -55,7 +55,8 @@ def places(model: nn.Module, *layers: str | type[nn.Module]) -> list[tuple[int, 
         if parameter.requires_grad
     }
     if not chosen:
-        raise ConfigError(f"no layer of the model that has trainable parameters is among {layers}")
+        names = ", ".join(layer if isinstance(layer, str) else layer.__name__ for layer in layers)
+        raise ConfigError(f"the model has no layer with trainable parameters that is {names}")
     found: list[tuple[int, int]] = []
     begin = 0
     for parameter in (p for p in model.parameters() if p.requires_grad):

@@ -15,7 +15,7 @@ from fedgbo.core.schedule import at_round
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, device_of
 from fedgbo.engines.engine import LocalEngine, Round
-from fedgbo.engines.evaluate import Chunk, Piece, Scores, check_local, chunks_of
+from fedgbo.engines.evaluate import Chunk, OwnModels, Piece, Scores, check_local, chunks_of
 from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import local_engine
 from fedgbo.optimisers import SGD
@@ -43,10 +43,12 @@ def evaluate(
     `params` is a run's result, its `params` or its `state`; or a module, a state_dict or a safetensors file. A model
     with buffers that training changes, such as BatchNorm's, also needs these: pass `result.state`, or `buffers`.
 
-    `per_client` adds the scores on each client's own test samples. With `personalise`, each client first takes that
-    many local steps of `optimiser` on its training samples, from the given parameters. The test scores are then
-    computed over all clients' test samples, each with its own client's model. `seed` determines the minibatches of
-    these steps.
+    `per_client` adds the scores on each client's own test samples. With the result of a personalised algorithm, each
+    client's own model is scored, and the test scores are over all clients' test samples, as in the run.
+
+    With `personalise`, each client first takes that many local steps of `optimiser` on its training samples, from the
+    given parameters. The test scores are then computed over all clients' test samples, each with its own client's
+    model. `seed` determines the minibatches of these steps.
     """
     if personalise is not None:
         whole("personalise", personalise)
@@ -64,9 +66,21 @@ def evaluate(
         engine = local_engine(task, algorithm, seed, cores() if workers is None else workers, where)
         state = _state(params, buffers, engine).on(where)
         if personalise is None:
-            scores = engine.evaluate(state)
+            scores = engine.evaluate(state, _own_models(params) if per_client else None)
             return scores if per_client else replace(scores, clients={})
         return _personalised(engine, algorithm, state, personalise)
+
+
+def _own_models(params: Any) -> OwnModels | None:
+    """Return the models of the clients of a personalised run."""
+    if not isinstance(params, Result):
+        return None
+    if params.personalised and params.own_models is None:
+        raise ConfigError(
+            "clients have models of their own, which this result does not hold; run with out=FOLDER, or give "
+            "result.state to score the global model on each client's samples"
+        )
+    return params.own_models
 
 
 def _state(params: Any, buffers: Tensor | None, engine: LocalEngine) -> State:

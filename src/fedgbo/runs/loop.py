@@ -223,15 +223,19 @@ class Loop:
             self.recorder.tell(progress, evaluated=True, final=True)
         status = "finished" if progress.ledger.round >= last else "stopped"
         self.recorder.end(progress, status, self.clients, accuracy=history[-1].accuracy)
+        progress = progress._replace(state=progress.state.on("cpu"))
+        kept = self.plan.out is not None and (self.personalised or self._local_buffers)
         return Result(
             source=self.plan.task,
-            state=progress.state.on("cpu"),
+            state=progress.state,
             history=history,
             config=self.plan.config or {},
             status=status,
             origin=self.engine.origin,
             best_state=progress.best,
             client_scores=self.clients,
+            personalised=self.personalised,
+            own_models=self._models(progress) if kept else None,
         )
 
     def _due(self, progress: Progress) -> bool:
@@ -274,9 +278,12 @@ class Loop:
 
     def _own_models(self, progress: Progress) -> OwnModels | None:
         """Return how to look up the model that a client uses; None: all use the server's, or it is not known here."""
+        if (self.personalised and self._own_tests) or (self._local_buffers and self.memory is not None):
+            return self._models(progress)
+        return None
+
+    def _models(self, progress: Progress) -> OwnModels:
         origin, memory, server = self.engine.origin, self.memory, progress.state
-        if not (self.personalised and self._own_tests) and (origin.local_buffers is None or memory is None):
-            return None
         algorithm = at_round(self.plan.algorithm, progress.ledger.round)
         initial = origin.client_state(algorithm, self.initial)
 
@@ -286,6 +293,10 @@ class Loop:
             return State(algorithm.personal(server.params, state), {}, buffers)
 
         return own
+
+    @property
+    def _local_buffers(self) -> bool:
+        return self.engine.origin.local_buffers is not None
 
     @property
     def _own_tests(self) -> bool:

@@ -14,10 +14,11 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from fedgbo.algorithms import FedAvg
-from fedgbo.core import ConfigError, RunFolderError, State, optional, unknown
+from fedgbo.core import ConfigError, RunFolderError, State, optional, unknown, whole
 from fedgbo.core.files import write_atomic
 from fedgbo.data.tree import map_tensors
 from fedgbo.engines.engine import Origin
+from fedgbo.engines.evaluate import OwnModels
 from fedgbo.engines.plain import PlainEngine
 from fedgbo.optimisers import SGD
 from fedgbo.runs.describe import label_of
@@ -42,6 +43,8 @@ class Result:
     client_scores: Mapping[int, Mapping[str, float | None]] = field(default_factory=dict)
     """The loss and every metric of each client on its own test samples at the last evaluation: of the model that the
     client uses, which is its own in a personalised algorithm. Empty where clients have no test sets."""
+    personalised: bool = False  # whether clients have models of their own
+    own_models: OwnModels | None = None  # these models, of a run with out=; None: they were not kept
 
     @cached_property
     def task(self) -> Task:
@@ -82,17 +85,18 @@ class Result:
         """The parameters of the best round; run(keep_best=True) keeps them."""
         return self._kept_best().params
 
-    def model(self, *, best: bool = False) -> nn.Module:
+    def model(self, *, best: bool = False, client: int | None = None) -> nn.Module:
         """Return a copy of the trained model, as it was evaluated, in evaluation mode.
 
-        With `best`, it is the model of the best round, which run(keep_best=True) keeps.
+        With `best`, it is the model of the best round, which run(keep_best=True) keeps. With `client`, it is the model
+        that this client uses, if clients have models or buffers of their own; run(out=FOLDER) keeps these.
         """
-        state = self._kept_best() if best else self.state
+        state = self._own(client) if client is not None else self._kept_best() if best else self.state
         origin = self.origin or self._built_again()
-        if origin.local_buffers is not None:
+        if origin.local_buffers is not None and client is None:
             raise ConfigError(
                 f"each client keeps its own buffers ({', '.join(origin.moving[:3])}), so there is no one model; "
-                "train with Task(buffers='average') for one"
+                "choose one of them (client=0), or train with Task(buffers='average')"
             )
         return origin.finished(state.params, state.buffers)
 
@@ -100,6 +104,17 @@ class Result:
         if self.best_state is None:
             raise ConfigError("the best round's parameters were not kept; run with keep_best=True")
         return self.best_state
+
+    def _own(self, client: int) -> State:
+        if self.own_models is None:
+            raise ConfigError(
+                "this result has no models of clients; run a personalised algorithm, or a model with buffers='local', "
+                "with out=FOLDER"
+            )
+        whole("client", client, least=0)
+        if client >= self.task.data.clients:
+            raise ConfigError(f"there is no client {client}; the task has clients 0 to {self.task.data.clients - 1}")
+        return self.own_models(client)
 
     def _built_again(self) -> Origin:
         """Return the model that the run started from, as the task and the run's seed make it."""
@@ -174,7 +189,7 @@ class Result:
         kept = {key: value for key, value in vars(self).items() if key != "task"}
         if isinstance(self.source, Task):
             kept["source"] = partial(_left_out, self.source.name)
-        kept["origin"] = None
+        kept["origin"] = kept["own_models"] = None
         return kept
 
 
