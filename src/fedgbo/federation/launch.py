@@ -7,7 +7,7 @@ command of that name, with Flower's options, after a change for which Flower has
 
 superlink   asks for the content of the file SECRET, as a bearer token, on the Control API, which could run code on the
             server and on all nodes. An internal error, such as a full disk, is answered with 503, which Flower retries.
-supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks every second.
+supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks after PACE.
 superexec   forks once for each app, so that a node loads its data and builds its model once for a run. Flower starts a
             process for each message, with the task's token on a command line that every user can read. An app runs only
             if the folder APPS allows it (`-` allows all), and the text of its exceptions stays in the node's log.
@@ -39,6 +39,7 @@ LOG = logging.getLogger("flwr")
 CLIENT = "flwr-clientapp"
 SERVER = ("flwr.superlink.cli", "fedgbo.flower.strategy")
 COMMANDS = {"flwr-serverapp": SERVER, CLIENT: ("flwr.supernode.cli", "fedgbo.flower.node")}  # and what tasks need
+PACE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # Flower's variable: seconds after which a superexec asks for work again
 RUN_SECONDS = 60.0  # after its last work, in which a node expects more
 STUCK_SECONDS = 10.0  # for the end of a task when the next one has come
 IDLE_SECONDS = 600.0  # after which the process of a node's app ends, and frees its memory
@@ -69,13 +70,13 @@ def run_superlink(arguments: Sequence[str]) -> None:
 
 def run_supernode(arguments: Sequence[str]) -> None:
     """Run Flower's SuperNode until its loop ends."""
-    worked = float("-inf")
+    worked, pace = float("-inf"), float(os.environ.get(PACE, "1"))
 
     def sleep(seconds: float) -> None:
         nonlocal worked
         if seconds < 1.0:  # it waits for its app's reply
             worked = time.monotonic()
-        time.sleep(min(seconds, 0.1 if seconds < 1.0 else 1.0 if time.monotonic() - worked < RUN_SECONDS else seconds))
+        time.sleep(min(seconds, 0.1 if seconds < 1.0 else pace if time.monotonic() - worked < RUN_SECONDS else seconds))
 
     _replace("flwr.supernode.start_client_internal", time=SimpleNamespace(sleep=sleep))
     _command("flwr.supernode.cli", "flower_supernode", ["flower-supernode", *arguments])
@@ -310,11 +311,7 @@ def _guard_client_apps(apps: "Apps | None") -> None:
     _replace(module.__name__, **parts, Error=without_text)
 
 
-RUN: dict[str, Callable[[Sequence[str]], None]] = {
-    "superlink": run_superlink,
-    "supernode": run_supernode,
-    "superexec": run_superexec,
-}
+RUN = {"superlink": run_superlink, "supernode": run_supernode, "superexec": run_superexec}
 
 if __name__ == "__main__":
     RUN[sys.argv[1]](sys.argv[2:])

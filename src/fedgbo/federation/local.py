@@ -34,6 +34,8 @@ from fedgbo.flower.registry import Registry
 from fedgbo.runs.config import RunConfig
 
 MOST_NODES = 64  # on one machine: each is several processes, which need about 380 MB together
+QUICK = 10  # nodes that may ask for work every second; more of them ask less often, as each question takes 20 ms
+AT_ONCE = 4  # nodes that start at the same time; if all did, the server could not answer some in time
 NODE_SECONDS = 10.0  # in which each node is ready for a run, when all share a few cores
 
 
@@ -123,7 +125,7 @@ def running(
     `config` gives each node's configuration; by default node i of n hosts the clients c with c mod n = i.
     """
     nodes, services = folder.nodes, list[Service]()
-    processes: list[Process] = []
+    processes, waiting = list[Process](), list[tuple[Process, NodeFolder]]()
     try:
         services = start_server(folder.server, Address(LOOPBACK, free_ports(1)[0]), keep=False)
         processes += [service.process for service in services]
@@ -135,8 +137,12 @@ def running(
                 clients = f"{number}::{len(nodes)}"
                 to_server.register(registry, read_public_key(node.public_key), node.name, clients)
                 own = config(number) if config else {"clients": clients}
-                processes.append(start_node(node, address, ca, own, any_app=True))
-            for node, process in zip(nodes, processes[len(services) :], strict=True):
+                pace = max(1.0, len(nodes) / QUICK)
+                processes.append(start_node(node, address, ca, own, any_app=True, pace=pace))
+                waiting.append((processes[-1], node))
+                if len(waiting) == AT_ONCE:
+                    wait_joined(*waiting.pop(0), address)
+            for process, node in waiting:
                 wait_joined(process, node, address)
             tell(f"{len(nodes)} nodes have joined")
             yield Running(to_server, processes[: len(services)], processes[len(services) :])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedgbo.core import ConfigError, FederationError
 from fedgbo.federation.credentials import NodeFolder, write_secret
+from fedgbo.federation.launch import PACE
 from fedgbo.federation.network import LOOPBACK, Address, free_ports
 from fedgbo.federation.processes import LAUNCH, Process, Tail, flower_environment, stop, without_colours
 
@@ -41,11 +42,18 @@ class StaleConnection(FederationError):  # noqa: N818 - ends by itself
 
 
 def start_node(
-    node: NodeFolder, superlink: Address, ca: Path, config: Mapping[str, ConfigValue], *, any_app: bool = False
+    node: NodeFolder,
+    superlink: Address,
+    ca: Path,
+    config: Mapping[str, ConfigValue],
+    *,
+    any_app: bool = False,
+    pace: float = 1.0,
 ) -> Process:
     """Start a SuperNode that connects to `superlink`, and the process that runs its apps.
 
-    `config` says which clients it hosts, among other things. Only allowed apps run, unless `any_app`.
+    `config` says which clients it hosts, among other things. Only allowed apps run, unless `any_app`. `pace` is the
+    number of seconds after which they ask for work again.
     """
     node.check()
     secret = node.path / "tasks.secret"
@@ -59,7 +67,7 @@ def start_node(
         supernode += ["--node-config", node_config(config)]
     tasks = [*LAUNCH, "superexec", "-" if any_app else str(node.apps)]
     tasks += ["--runtime-api-address", f"{LOOPBACK}:{port}", "--insecure", *guard]
-    environment = flower_environment(node.path / "flwr")
+    environment = {**flower_environment(node.path / "flwr"), PACE: str(pace)}
     process = Process.start(f"node {node.name}", supernode, environment, node.log)
     process.helpers = [Process.start(f"the process of {node.name}'s apps", tasks, environment, node.log)]
     return process
