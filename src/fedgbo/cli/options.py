@@ -149,6 +149,15 @@ def worker_count(jobs: int | None) -> int:
     return workers
 
 
+def check_folders(places: Iterable[Path]) -> None:
+    """Raise if one of the places where runs are looked for is not a folder."""
+    for place in places:
+        if place.exists() and not place.is_dir():
+            raise RunFolderError(f"{place} is a file; give the folder of the run")
+        if not place.is_dir():
+            raise RunFolderError(f"there is no folder {place}; give run folders, or folders that contain some")
+
+
 def check_output(path: Path) -> None:
     """Raise if --output names a file that cannot be written."""
     if path.is_dir() or not path.parent.is_dir():

@@ -16,8 +16,8 @@ from rich.text import Text
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
-from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.cli.console import err, out, print_json, print_whole, simple_table, writing
+from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.reports.label_skew import labels_of
 from fedgbo.reports.load import collect
@@ -53,6 +53,7 @@ def report(
         output = Path("report.html")
     if output is not None:
         opt.check_output(output)
+    opt.check_folders(runs)
     found = collect(runs)
     sections = [section for section in sections_of(found.runs) if section.lines]
     for problem in [*found.problems, *(note for section in sections for note in section.notes)]:
@@ -60,20 +61,21 @@ def report(
     if not sections:
         where = ", ".join(map(str, runs))
         raise RunFolderError(f"there is no run with an evaluation in {where}; fedgbo run or compare makes some")
-    try:
-        if output is not None or figures is not None:
-            labels = [labels_of(section, own_tasks) for section in sections]
-        if output is not None:
-            page = build_page(sections, labels, found.problems, title)
+    if output is not None or figures is not None:
+        labels = [labels_of(section, own_tasks) for section in sections]
+    if output is not None:
+        page = build_page(sections, labels, found.problems, title)
+        with writing(output):
             write_atomic(output, page.encode(errors="backslashreplace"))  # a folder's name may be any bytes
-            out.print(f"page     {output}", markup=False)
-        if figures is not None:
-            out.print(f"figures  {len(write_figures(sections, labels, figures))} files in {figures}", markup=False)
-        if tensorboard is not None:
+        out.print(f"page     {output}", markup=False)
+    if figures is not None:
+        with writing(figures):
+            count = len(write_figures(sections, labels, figures))
+        out.print(f"figures  {count} files in {figures}", markup=False)
+    if tensorboard is not None:
+        with writing(tensorboard):
             count = len(write_events(sections, tensorboard))
-            out.print(f"events   {count} runs; tensorboard --logdir {tensorboard}", markup=False)
-    except OSError as error:
-        raise ConfigError(f"cannot write {error.filename}: {error.strerror}; choose another place") from error
+        out.print(f"events   {count} runs; tensorboard --logdir {tensorboard}", markup=False)
 
 
 def watch(
@@ -87,6 +89,7 @@ def watch(
 
     Ctrl-C ends the command; the runs continue. Without a terminal it prints one table, as with --once.
     """
+    opt.check_folders([folder])
     follower = Follower(folder)
     if as_json:
         print_json([{**asdict(view), "path": str(view.path)} for view in follower.look()])
