@@ -146,6 +146,21 @@ def accepted_settings(algorithm: str, optimiser: str | None) -> list[str]:
     return list(dict.fromkeys(accepted))
 
 
+def missing_settings(table: Mapping[str, Any]) -> dict[tuple[str, str], list[str]]:
+    """Return the flat settings that a table of `algorithm_table` lacks, by the kind and name of what needs them.
+
+    >>> missing_settings({"name": "fedgbo", "optimiser": {"name": "sgdm", "beta": 0.9}})
+    {('optimiser', 'sgdm'): ['lr']}
+    """
+    slots = [key for key in optimiser_slots(find("algorithm", table["name"])) if isinstance(table[key], Mapping)]
+    found = {}
+    for kind, inner in [("algorithm", table), *(("optimiser", table[slot]) for slot in slots)]:
+        needed = [key for key, must in parameters(find(kind, inner["name"])).items() if must and key not in inner]
+        server = len(slots) > 1 and inner is table[slots[-1]]
+        found[kind, inner["name"]] = ["server_lr" if server and key == "lr" else key for key in needed]
+    return {who: keys for who, keys in found.items() if keys}
+
+
 def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
     """Return the arguments of a class that are optimisers, in order: the client's, then the server's."""
     hints = get_type_hints(made)

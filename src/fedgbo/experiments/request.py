@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,14 @@ from fedgbo.experiments.presets import (
     accepted_settings,
     algorithm_table,
     known_name,
+    missing_settings,
     optimiser_slots,
     preset,
     preset_of,
     presets,
     task_names,
 )
+from fedgbo.experiments.wrong_settings import explain, line_of, missing
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find, parameters
 
@@ -89,6 +91,7 @@ class Request(BaseModel):
 
     def resolve(self) -> tuple[RunConfig, str | None]:
         """Return the run, and a note about the settings that a preset filled in."""
+        self._check_files()
         task: Table = {"name": self.task} if isinstance(self.task, str) else self.task
         own: Table = {"name": self.algorithm} if isinstance(self.algorithm, str) else self.algorithm
         table: Table = {"name": Request.model_fields["algorithm"].default, **own}
@@ -117,12 +120,23 @@ class Request(BaseModel):
             if self.preset and (row is None or steps not in (None, row.local_steps)):
                 raise ConfigError(_no_row(chosen, task, algorithm, optimiser, steps))
         if row is None:
-            return algorithm_table(algorithm, optimiser, settings), None
+            table = algorithm_table(algorithm, optimiser, settings)
+            if lacking := missing_settings(table):
+                raise ConfigError("; ".join(missing(kind, name, keys) for (kind, name), keys in lacking.items()))
+            return table, None
         inside = settings.get("optimiser", {})
         taken = ", ".join(f"{k}={value:g}" for k, value in row.settings.items() if k not in (*settings, *inside))
         tuned = "" if steps in (None, row.local_steps) else f" (tuned for K={row.local_steps})"
         table = algorithm_table(algorithm, row.optimiser, {**row.settings, **settings})
         return table, f"preset {chosen}: {taken}{tuned}" if taken else None
+
+    def _check_files(self) -> None:
+        """Raise on a file of the user's without the name of what is in it."""
+        own = {"task": (self.task, "function"), "algorithm": (self.algorithm, "Class")}
+        for kind, (given, what) in {**own, "optimiser": (self.optimiser, "Class")}.items():
+            name = given.get("name") if isinstance(given, dict) else given
+            if isinstance(name, str) and name.endswith(".py"):
+                raise ConfigError(f"{kind} {name} is a file; add :{what}, the name of the {what.lower()} in it")
 
     def _check_names(self, accepted: Sequence[str]) -> None:
         """Raise on a name that is neither a setting of a run nor one of the algorithm's."""
@@ -180,10 +194,22 @@ def read_request(file: Path | None, flags: Mapping[str, Any], overrides: Sequenc
     for override in overrides:
         parse_override(content, override)
         given[override.partition("=")[0].partition(".")[0].strip()] = override
+    _split_algorithm(content)
     try:
         return Request(**content)
     except ValidationError as error:
         raise ConfigError(explain(error, file, text, Request, given)) from error
+
+
+def _split_algorithm(content: Table) -> None:
+    """Read algorithm = "fedgbo:adam" as an algorithm and its optimiser."""
+    entry = content.get("algorithm")
+    algorithm, optimiser = parse_entry(entry) if isinstance(entry, str) and ":" in entry else (entry, None)
+    if optimiser is None:
+        return
+    if content.get("optimiser") not in (None, optimiser):
+        raise ConfigError(f"algorithm {entry} names its optimiser; leave out the optimiser {content['optimiser']}")
+    content.update(algorithm=algorithm, optimiser=optimiser)
 
 
 def point_at(error: FedGBOError, file: Path) -> FedGBOError:
@@ -192,7 +218,7 @@ def point_at(error: FedGBOError, file: Path) -> FedGBOError:
     if str(error).startswith(str(file)):
         return error
     for word in re.findall(r"'([^']+)'", str(error)):
-        if line := _line_of(text, word):
+        if line := line_of(text, word):
             return type(error)(f"{file}, line {line}: {error}")
     return type(error)(f"{file}: {error}")
 
@@ -262,29 +288,6 @@ def parse_value(text: str) -> Any:
         with suppress(ValueError):  # tomllib's error is one
             return read(text)
     return text
-
-
-def explain(
-    error: ValidationError, file: Path | None, text: str, model: type[BaseModel], given: Container[str] = ()
-) -> str:
-    """Return a message that names every wrong setting, with its line unless it was `given` on the command line."""
-    messages: dict[str, str] = {}
-    for item in error.errors():
-        key = str(item["loc"][0])
-        if item["type"] == "extra_forbidden":
-            message = unknown("setting", key, model.model_fields)
-        else:
-            message = f"{key}: {item['msg'].lower()}, not {item['input']!r}"
-        line = None if key in given else _line_of(text, key)
-        place = f"{file}, line {line}: " if file and line else ""
-        messages.setdefault(key, place + message)  # pydantic reports every member of a union
-    return "; ".join(messages.values())
-
-
-def _line_of(text: str, word: str) -> int | None:
-    """Return the number of the first line with `word` as a key or a value."""
-    pattern = re.compile(rf"(^|[\s\[{{.,\"'=]){re.escape(word)}($|[\s\]}}.,\"'=])")
-    return next((n for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)), None)
 
 
 def _no_row(name: str, task: str, algorithm: str, optimiser: str | None, steps: int | None) -> str:
