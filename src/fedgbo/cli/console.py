@@ -194,9 +194,28 @@ def show_table(table: Table, wide: bool = False) -> None:
 
 
 def show_plan(runs: Sequence[str], notes: Sequence[str], where: str) -> None:
-    """Print what --dry-run is asked for: the runs, each on a line, and nothing else is done."""
-    for line in (*notes, *(f"would run {name}" for name in runs), f"{len(runs)} runs on {where}; nothing was run"):
+    """Print what --dry-run is asked for: the runs, with the seeds of each on one line; nothing else is done."""
+    planned = [f"would run {name}" for name in with_seeds(runs)]
+    for line in (*notes, *planned, f"{len(runs)} runs on {where}; nothing was run"):
         out.print(escape(line))
+
+
+def with_seeds(titles: Iterable[str]) -> list[str]:
+    """Join the titles of runs that differ only in their seed.
+
+    >>> with_seeds(["fedavg seed 0", "fedavg seed 1", "fedavg seed 2", "fedgbo seed 0", "fedavg seed 7"])
+    ['fedavg seeds 0-2, 7', 'fedgbo seed 0']
+    """
+    found: dict[str, list[list[int]]] = {}  # ranges of seeds
+    for title in titles:
+        name, _, seed = title.rpartition(" seed ")
+        ranges = found.setdefault(name, [])
+        if ranges and ranges[-1][-1] == int(seed) - 1:
+            ranges[-1] = [ranges[-1][0], int(seed)]
+        else:
+            ranges.append([int(seed)])
+    texts = {name: ", ".join("-".join(map(str, one)) for one in ranges) for name, ranges in found.items()}
+    return [f"{name} {'seed' if text.isdecimal() else 'seeds'} {text}" for name, text in texts.items()]
 
 
 @contextmanager
@@ -231,7 +250,8 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
         return
 
     with bars(err) as shown:
-        overall = shown.add_task("all runs", total=sum(job.config.rounds for job in jobs), score="")
+        rounds = {number: job.config.rounds for number, job in enumerate(jobs)}
+        overall = shown.add_task("all runs", total=sum(rounds.values()), score="")
         active: dict[int, TaskID] = {}
         done: dict[int, int] = {}
 
@@ -245,7 +265,10 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
                     shown.update(active[news.job], score=score(news.accuracy, None))
             elif news.job in active:
                 shown.remove_task(active.pop(news.job))
-            done[news.job] = news.round if news.ended is None else jobs[news.job].config.rounds
-            shown.update(overall, completed=sum(done.values()))
+            if news.ended == "finished" and news.job not in latest:  # before this command: it says nothing of the speed
+                del rounds[news.job]
+            else:
+                done[news.job] = news.round if news.ended is None else rounds[news.job]
+            shown.update(overall, completed=sum(done.values()), total=sum(rounds.values()), visible=bool(rounds))
 
         yield show

@@ -27,6 +27,7 @@ from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tensorboard import write_events
 
 ALL = ("run", "task", "algorithm", "seed", "round", "accuracy", "best", "s/round", "ends", "status")
+PATIENCE = 10.0  # seconds without a running run until watch ends: a comparison's next run starts sooner
 NAME_WIDTH = 30  # of a run's name without --wide; longer names are wrapped
 STYLES = {"running": "green", "finished": "", "died": "bold red", "diverged": "red", "damaged": "bold red"}
 
@@ -87,7 +88,8 @@ def watch(
 ) -> None:
     """Follow the runs in a folder, including those of other processes: status, rounds, accuracy, speed, estimated end.
 
-    Ctrl-C ends the command; the runs continue. Without a terminal it prints one table, as with --once.
+    Ctrl-C ends the command; the runs continue. It ends by itself when no run has been running for ten seconds. Without
+    a terminal it prints one table, as with --once.
     """
     opt.check_folders([folder])
     follower = Follower(folder)
@@ -102,18 +104,24 @@ def watch(
 
 
 def _follow(follower: Follower, folder: Path, every: float, wide: bool) -> None:
+    last = time.monotonic()  # that a run was running, or none had started
+
     def picture() -> Group:
+        nonlocal last
         views = follower.look()
+        if not views or any(view.status == "running" for view in views):
+            last = time.monotonic()
         room = max(3, out.height - 8 - sum(bool(view.problem) for view in views))
         shown = sorted(views, key=lambda view: view.status != "running")[:room]  # running ones first, if not all fit
         table = _runs_table([view for view in views if view in shown], folder, wide)
-        return Group(table, *_below(views, hidden=len(views) - len(shown)))
+        return Group(table, *_below(views, hidden=len(views) - len(shown)), Text("Ctrl-C to leave", style="dim"))
 
     try:
         with Live(picture(), console=out, auto_refresh=False) as live:
-            while True:
+            while time.monotonic() < last + PATIENCE:
                 time.sleep(every)
                 live.update(picture(), refresh=True)
+        out.print("no run is running")
     except KeyboardInterrupt:
         return
 

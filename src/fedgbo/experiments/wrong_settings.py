@@ -12,9 +12,12 @@ from fedgbo.core import unknown
 WANTED = {  # by pydantic's type of error
     "bool_type": "true or false",
     "dict_type": "a table",
+    "float_parsing": "a number",
     "float_type": "a number",
     "greater_than": "a number above {gt}",
     "greater_than_equal": "a whole number of at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
     "int_type": "a whole number",
     "less_than": "a number below {lt}",
     "list_type": "a list",
