@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 from rich.cells import cell_len
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedgbo.cli import report
@@ -174,3 +175,16 @@ def test_statistics_that_mean_nothing_are_left_out():
     assert percent(0.5, 0.7) == "50.0"  # two seeds far apart: wider than the scale
     assert percent(-0.0001, None) == "0.0"
     assert percent(0.5, 0.0001) == "50.0 ± <0.1"
+
+
+def test_paragraphs_of_help_texts_are_not_broken_in_the_middle():
+    """Typer joins the lines of the first paragraph only; those below must be lines of their own."""
+
+    def texts(command, name):
+        for below, inner in getattr(command, "commands", {}).items():
+            yield from texts(inner, f"{name} {below}")
+        yield name, command.help or ""
+
+    for name, text in texts(get_command(app), "fedgbo"):
+        below = text.partition("\n\n")[2].split("\n\n")
+        assert not [paragraph for paragraph in below if "\n" in paragraph.strip()], name

@@ -74,8 +74,9 @@ def prepare(
 ) -> None:
     """Pack a task's public files into the data folder.
 
-    The format is detected: pickles and binary versions of CIFAR; Fashion-MNIST's IDX files; LEAF's JSON; TFF's HDF5
-    and SQLite; Sentiment140's CSV; Gutenberg's text; each also compressed or in an archive.
+    The format is detected, also in a compressed file or an archive.
+
+    Formats: CIFAR's pickles and binary files, IDX (Fashion-MNIST), LEAF's JSON, TFF's HDF5 and SQLite, CSV, plain text.
     """
     if task not in READERS:
         raise ConfigError(unknown("task with public files", task, READERS))

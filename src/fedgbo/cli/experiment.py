@@ -66,8 +66,9 @@ def experiment(
 ) -> None:
     """Carry out the runs of an experiment file that are not finished, and summarise all runs.
 
-    Stop it at any time and repeat the command: finished runs are not repeated, the others resume. Experiments with the
-    same --out share their runs.
+    Stop it at any time and repeat the command: finished runs are not repeated, the others resume.
+
+    Experiments with the same --out share their runs.
     """
     asked = read_experiment(file, Changes(scale, overrides=tuple(overrides or ())))
     found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)

@@ -88,8 +88,9 @@ def watch(
 ) -> None:
     """Follow the runs in a folder, including those of other processes: status, rounds, accuracy, speed, estimated end.
 
-    Ctrl-C ends the command; the runs continue. It ends by itself when no run has been running for ten seconds. Without
-    a terminal it prints one table, as with --once.
+    Ctrl-C ends the command; the runs continue. It ends by itself when no run has been running for ten seconds.
+
+    Without a terminal it prints one table, as with --once.
     """
     opt.check_folders([folder])
     follower = Follower(folder)

@@ -19,9 +19,8 @@ from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, make_experiment
 from fedgbo.experiments.jobs import Job
-from fedgbo.experiments.request import read_toml
+from fedgbo.experiments.request import explain, read_toml
 from fedgbo.experiments.shelf import folder_name, identity, look
-from fedgbo.experiments.wrong_settings import explain
 from fedgbo.reports.load import Group, RunData, group_runs, metrics_csv, read_metrics
 from fedgbo.reports.sections import differing, settings_of
 from fedgbo.reports.table import Cell

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core import ConfigError, permutation, whole
+from fedgbo.core.errors import wanted
 from fedgbo.experiments import shelf
 from fedgbo.experiments.presets import algorithm_table, known_name, optimiser_slots, own_optimiser
-from fedgbo.experiments.wrong_settings import wanted
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find, parameters
 from fedgbo.runs.record import Record
