@@ -275,6 +275,7 @@ def test_wrong_hyperparameters_of_ones_own(own, settings, message):
 def test_an_algorithm_with_its_optimiser_in_one_name(toml):
     for config, _ in (
         requested_config(None, {"algorithm": "fedgbo:adam", "preset": "none", "lr": 0.1}, ["beta1=0.9", "beta2=0.99"]),
+        requested_config(None, {"algorithm": "fedgbo:adam", "task": "quadratic"}, ["optimiser.lr=0.1", "beta1=0.9"]),
         requested_config(toml("algorithm = 'FedGBO:Adam'\npreset = 'none'\nlr = 0.1\nbeta1 = 0.9\nbeta2 = 0.99\n")),
     ):
         assert config.label == "fedgbo-adam"
@@ -285,11 +286,12 @@ def test_an_algorithm_with_its_optimiser_in_one_name(toml):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"task": "cifar10"}, "optimiser sgdm needs lr, beta; for example: lr=0.1 beta=0.9"),
+        ({"task": "cifar10"}, "fedgbo: optimiser sgdm needs lr, beta; for example: lr=0.1 beta=0.9"),
         (
             {"task": "cifar10", "algorithm": "adaptivefedopt", "lr": 0.1},
-            "optimiser sgdm needs server_lr, beta; for example: server_lr=0.1 beta=0.9",
+            "adaptivefedopt: optimiser sgdm needs server_lr, beta; for example: server_lr=0.1 beta=0.9",
         ),
+        ({"task": "cifar10", "algorithm": "fedprox", "lr": 0.1}, "fedprox needs mu; for example: mu=0.1"),
         ({"task": "mine.py"}, "task mine.py is a file; add :function, the name of the function in it"),
         ({"rounds": -1}, "rounds must be a whole number of at least 1, not -1"),
         ({"weights": "all"}, "weights must be 'clients' or 'samples', not 'all'"),

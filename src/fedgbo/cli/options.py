@@ -49,7 +49,10 @@ Items = Annotated[
 ]
 Task = Annotated[str | None, TaskName(help="The name of a task, or my_file.py:function. \\[default: digits]")]
 Algorithm = Annotated[
-    str | None, AlgorithmName(help="The name of an algorithm, or my_file.py:Class. \\[default: fedgbo]")
+    str | None,
+    AlgorithmName(
+        help="The name of an algorithm, such as fedgbo or fedgbo:adam, or my_file.py:Class. \\[default: fedgbo]"
+    ),
 ]
 Optimiser = Annotated[
     str | None, Option(autocompletion=named("optimiser"), help="The name of an optimiser, or my_file.py:Class.")

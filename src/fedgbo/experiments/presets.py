@@ -159,7 +159,8 @@ def check_complete(table: Mapping[str, Any]) -> None:
         server = len(slots) > 1 and inner is table[slots[-1]]
         keys = ["server_lr" if server and key == "lr" else key for key in lacking]
         examples = " ".join(f"{key}={EXAMPLES[key]}" for key in keys if key in EXAMPLES)
-        said = f"{kind} {inner['name']} needs {', '.join(keys)}"
+        who = table["name"] if inner is table else f"{table['name']}: optimiser {inner['name']}"
+        said = f"{who} needs {', '.join(keys)}"
         messages += [f"{said}; for example: {examples}" if examples else said] if keys else []
     if messages:
         raise ConfigError("; ".join(messages))

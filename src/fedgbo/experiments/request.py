@@ -206,9 +206,10 @@ def _split_algorithm(content: Table) -> None:
     algorithm, optimiser = parse_entry(entry) if isinstance(entry, str) and ":" in entry else (entry, None)
     if optimiser is None:
         return
-    if content.get("optimiser") not in (None, optimiser):
-        raise ConfigError(f"algorithm {entry} names its optimiser; leave out the optimiser {content['optimiser']}")
-    content.update(algorithm=algorithm, optimiser=optimiser)
+    own = given if isinstance(given := content.get("optimiser"), dict) else {"name": given}
+    if own.get("name") not in (None, optimiser):
+        raise ConfigError(f"algorithm {entry} names its optimiser; leave out the optimiser {own['name']}")
+    content.update(algorithm=algorithm, optimiser={**own, "name": optimiser})
 
 
 def point_at(error: FedGBOError, file: Path) -> FedGBOError:
