@@ -51,6 +51,6 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):  # a failed write names no file, others name the temporary one
-            error.filename, error.filename2 = str(path), None
+        if isinstance(error, OSError) and error.errno:  # a failed write names no file, others name the temporary one
+            error.filename = str(path)
         raise
