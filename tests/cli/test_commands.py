@@ -39,6 +39,14 @@ def test_list_names_everything(monkeypatch):
         "inverse": True,
     }
     assert not listed["optimiser"]["lion"]["inverse"]
+    assert (
+        listed["task"]["cifar100"]["about"] == "60,000 colour images in 100 classes on 500 clients; needs `fedgbo data`"
+    )
+    for name, task in listed["task"].items():  # what the data are, and whether files are needed
+        assert re.search(r"digits|images|tweets|characters|text|quadratic", task["about"]), name
+        packed, made_up = "needs `fedgbo data`" in task["about"], "Synthetic" in task["about"]
+        assert (packed, made_up) == ("data" in task["settings"], "synthetic" in name or name == "quadratic"), name
+    assert all(entry["about"][0] != "0" for entry in listed["preset"].values()), "no empty preset"
     text = call("list").stdout
     assert "fedgbo" in text
     assert re.search(r"mime +4 \|x\| +2 \|x\| +- +2 K \+ all +Karimireddy et al. 2021", text)
@@ -140,7 +148,7 @@ def test_a_toml_file(my_file, tmp_path):
         (["--lr", "0"], 2, "lr must be a finite number above 0"),
         (["--local-steps", "0"], 2, "local_steps must be a whole number of at least 1"),
         (["--clients-per-round", "51"], 2, "there are 50 clients"),
-        (["--clients-per-round", "some"], 2, "clients_per_round: "),
+        (["--clients-per-round", "some"], 2, "clients_per_round must be a whole number or 'all', not 'some'"),
         (["--batch-size", "0"], 2, "batch_size must be a whole number"),
         (["--task", "nothing"], 2, "unknown task"),
         (["--metrics", "speed"], 2, "unknown metric 'speed'"),

@@ -56,7 +56,7 @@ def start(place, *args):
 def whole(place):
     """The folder of an experiment that nobody disturbed."""
     done = call(place, "twelve.toml", "--out", place / "whole")
-    assert "twelve: 12 runs: 12 missing" in done.stderr
+    assert "twelve: 12 runs (12 missing)" in done.stderr
     assert "[12/12]" in done.stderr
     assert "Twelve runs: digits, K = 1, 6 rounds" in done.stdout
     return place / "whole"
@@ -104,8 +104,8 @@ def test_damaged_folders_are_named_set_aside_and_done_anew(place, whole):
     for checkpoint in (three / "checkpoints").iterdir():
         checkpoint.write_bytes(b"garbage")
     listed = call(place, "twelve.toml", "--out", out, "--dry-run")
-    assert "12 runs: 9 finished, 3 damaged" in listed.stdout
-    assert f"damaged   digits fedavg K=1 seed 0 ({one}" in listed.stdout
+    assert "12 runs (9 finished, 3 would repeat); nothing was run" in listed.stdout
+    assert f"damaged: {one}" in listed.stdout
     done = call(place, "twelve.toml", "--out", out)
     for folder in (one, two, three):
         line = f"damaged, set aside as {folder.name}.damaged-1, and started again: "
@@ -118,10 +118,13 @@ def test_damaged_folders_are_named_set_aside_and_done_anew(place, whole):
 
 def test_another_experiment_finds_the_runs_again_and_not_those_with_other_settings(place, whole):
     (place / "other.toml").write_text(TWELVE.replace('["fedavg", "fedgbo", "mfl"]', '["fedgbo", "fedavg"]'))
-    assert "8 runs: 8 finished" in call(place, "other.toml", "--out", whole, "--dry-run").stdout
-    assert "8 runs: 8 missing" in call(place, "other.toml", "local_steps=4", "--out", whole, "--dry-run").stdout
+    assert "8 runs (8 finished)" in call(place, "other.toml", "--out", whole, "--dry-run").stdout
+    assert "8 runs (8 would run)" in call(place, "other.toml", "local_steps=4", "--out", whole, "--dry-run").stdout
     scaled = call(place, "other.toml", "--scale", 0.5, "--out", whole, "--dry-run").stdout
-    assert "Twelve runs; scale 0.5: 3 rounds, 2 seeds, at most 50 test samples: 4 runs: 4 missing" in scaled
+    assert (
+        "Twelve runs; scale 0.5: 3 rounds, 2 seeds, at most 50 test samples; 4 runs (4 would run); nothing was run"
+        in scaled
+    )
 
 
 def test_divergence_is_an_error_unless_it_is_expected(place):
@@ -136,7 +139,7 @@ def test_divergence_is_an_error_unless_it_is_expected(place):
         assert "1 of 2 runs diverged (in no mean)" in (place / "wild" / f"wild{kind}").read_text(), kind
     (place / "wild.toml").write_text("allow_divergence = true\n" + text)
     again = call(place, "wild.toml", "--out", place / "wild")
-    assert "2 runs: 1 finished, 1 diverged" in again.stderr
+    assert "2 runs (1 finished, 1 diverged)" in again.stderr
     assert "diverged" in again.stdout
 
 
@@ -213,7 +216,7 @@ def test_without_altair_there_are_the_numbers_and_how_to_get_it(place, whole, mo
 def test_the_example_of_the_documentation_runs(place):
     page = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text(encoding="utf-8")
     (place / "example.toml").write_text(re.search(r"```toml\n(.*?)```", page, flags=re.DOTALL)[1])
-    assert ": 17 runs: 17 missing" in call(place, "example.toml", "--dry-run", "--out", place / "example").stdout
+    assert "; 17 runs (17 would run)" in call(place, "example.toml", "--dry-run", "--out", place / "example").stdout
     small = ["--scale", 0.02, "test_samples=20", "clients_per_round=2", "local_steps=1"]
     done = call(place, "example.toml", *small, "--out", place / "example")
     assert "fedgbo-sgdm (beta=0.5)" in done.stdout

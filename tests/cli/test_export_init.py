@@ -82,3 +82,10 @@ def test_a_new_project_runs_as_it_stands(tmp_path, monkeypatch):
     again = call("init", project)
     assert again.exit_code == 4
     assert "has a README.md already" in again.stderr
+
+
+def test_a_best_model_that_was_not_kept(tmp_path):
+    assert call("run", "--rounds", 1, "--quiet", "--out", tmp_path / "run").exit_code == 0
+    lost = call("export", tmp_path / "run", "--best")
+    assert lost.exit_code == 2
+    assert "did not keep the model of its best evaluation; repeat the run with --keep-best" in lost.stderr

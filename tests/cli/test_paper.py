@@ -1,5 +1,6 @@
 import csv
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -65,3 +66,9 @@ def test_what_a_user_calls_his_tables_is_no_markup(title):
     made = plain_table(Table("x", title, ("Accuracy [test]",), ((Cell("1"),),)))
     assert title in made
     assert "Accuracy [test]" in " ".join(made.split())
+
+
+def test_all_numbers_of_table_3_have_commas():
+    shown = invoke("table3", "--wide")
+    assert "21,876 (21,876)" in shown
+    assert not re.search(r"\d{4}", shown)

@@ -60,7 +60,7 @@ def test_figure_2_and_table_4_share_their_runs(out):
     assert len(panels) == 6 + 7
     assert ("Shakespeare", "SGDm", "FedMAX") in panels
     result = call("table4", *SMALL, "--out", out, *part)
-    assert "26 runs: 26 finished" in result.stderr
+    assert "26 runs (26 finished)" in result.stderr
     assert SAID in words(result.stdout)
     files = {kind: out / f"table4-{SUFFIX}-sent140-shakespeare-sgdm.{kind}" for kind in ("md", "csv", "tex", "json")}
     assert all(SAID in file.read_text() for file in files.values())
@@ -103,4 +103,4 @@ def test_what_cannot_be_asked_for(out):
 
 def test_the_real_ones_are_listed_without_any_data(out):
     output = call("figure2", "--dry-run", "--out", out).stdout
-    assert "Figure 2: test accuracy against rounds, K = 10: 295 runs: 295 missing" in output
+    assert "Figure 2: test accuracy against rounds, K = 10; 295 runs (295 would run); nothing was run" in output

@@ -57,11 +57,12 @@ def test_a_folder_whose_name_is_no_text(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        (["nowhere"], 2, "there is no folder nowhere"),
+        (["nowhere"], 4, "there is no folder nowhere"),
+        (["file"], 4, "file is a file; give the folder of the run"),
         (["runs/odd [b]"], 4, "there is no run with an evaluation in runs/odd [b]"),
         (["runs", "-o", "runs"], 2, "give a file in a folder that exists"),
         (["runs", "-o", "none/report.html"], 2, "give a file in a folder that exists"),
-        (["runs", "--tensorboard", "file"], 2, "choose another place"),
+        (["runs", "--tensorboard", "file"], 4, "Not a directory; choose another place"),
     ],
 )
 def test_what_goes_wrong(runs, tmp_path, monkeypatch, args, code, message):
@@ -83,7 +84,7 @@ def test_watch_once(runs):
     views = json.loads(call("watch", runs, "--json").stdout)
     assert [(view["status"], view["best"]) for view in views] == [("finished", 0.5), ("died", 0.6), ("damaged", None)]
     nowhere = call("watch", runs / "nowhere", "--once")
-    assert (nowhere.exit_code, "there is no folder" in nowhere.stderr) == (2, True)
+    assert (nowhere.exit_code, "there is no folder" in nowhere.stderr) == (4, True)
 
 
 @pytest.mark.slow

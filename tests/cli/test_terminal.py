@@ -9,8 +9,10 @@ from contextlib import suppress
 
 import pytest
 from rich.cells import cell_len
+from typer.main import get_command
 from typer.testing import CliRunner
 
+from fedgbo.cli import report
 from fedgbo.cli.console import err, out
 from fedgbo.cli.main import app
 from fedgbo.experiments.paper.from_runs import BRIEF4, COLUMNS4
@@ -70,7 +72,7 @@ def test_a_comparison_and_its_runs(terminal, my_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     args = ("compare", "fedavg", "fedgbo:sgdm", "beta=0.9", "fedgbo:sgdm", "beta=0.5", "--task", "mine.py:small", *RUN)
     planned = fits(terminal(*args, "--seeds", 3, "--dry-run"))
-    assert "would run fedgbo-sgdm (beta=0.9) seed 2" in planned
+    assert "would run fedgbo-sgdm (beta=0.9) seeds 0-2" in planned
     assert "9 runs on small, 3 rounds each" in " ".join(planned.split())
     assert not (tmp_path / "runs").exists()
     shown = fits(terminal(*args, "--seeds", 3, "--out", "c"))
@@ -78,7 +80,13 @@ def test_a_comparison_and_its_runs(terminal, my_file, tmp_path, monkeypatch):
     assert "With --wide: Upload, FLOPs" in shown
     wide = "\n".join(terminal(*args, "--seeds", 3, "--out", "c", "--wide", columns=120))
     assert "FLOPs" in wide
+    assert "seed 2: was finished before" in wide
+    assert "rounds/s" not in wide, "no speed of runs that were finished before"
     assert "With --wide" not in wide
+    monkeypatch.setattr(report, "PATIENCE", 0.3)
+    ended = fits(terminal("watch", "c", "--every", 0.1))
+    assert "Ctrl-C to leave" in ended
+    assert ended.strip().endswith("no run is running")
     watched = fits(terminal("watch", "c", "--once"))
     assert "3/3" in watched
     assert "algorithm" in "\n".join(terminal("watch", "c", "--once", "--wide", columns=120))
@@ -116,7 +124,7 @@ def test_plans_are_printed_and_nothing_is_run(terminal, my_file, tmp_path, monke
     assert "would search mine.py:small: fedavg" in tune
     assert re.search(r"lr +0.01 to 1", tune)
     figure = fits(terminal("paper", "figure1", "--stand-ins", "--scale", 0.01, "--tasks", "sent140", "--dry-run"))
-    assert re.search(r"missing +sent140-synthetic fedgbo-sgdm K=10 \(beta=0.3\) seed 1", figure)
+    assert "would run sent140-synthetic fedgbo-sgdm K=10 (beta=0.3) seed" in figure
     assert not list(tmp_path.glob("runs*"))
 
 
@@ -167,3 +175,16 @@ def test_statistics_that_mean_nothing_are_left_out():
     assert percent(0.5, 0.7) == "50.0"  # two seeds far apart: wider than the scale
     assert percent(-0.0001, None) == "0.0"
     assert percent(0.5, 0.0001) == "50.0 ± <0.1"
+
+
+def test_paragraphs_of_help_texts_are_not_broken_in_the_middle():
+    """Typer joins the lines of the first paragraph only; those below must be lines of their own."""
+
+    def texts(command, name):
+        for below, inner in getattr(command, "commands", {}).items():
+            yield from texts(inner, f"{name} {below}")
+        yield name, command.help or ""
+
+    for name, text in texts(get_command(app), "fedgbo"):
+        below = text.partition("\n\n")[2].split("\n\n")
+        assert not [paragraph for paragraph in below if "\n" in paragraph.strip()], name

@@ -109,7 +109,7 @@ def test_fedgbo_with_sgd_is_fedavg_and_that_is_said():
         (3, {}, "algorithms must be a list such as"),
         ([3], {}, "an algorithm must be an object or a text such as 'fedavg lr=0.1', not 3"),
         ([AVG, AVG], {}, "fedavg is named twice with the same settings"),
-        (["fedavg"], {}, "optimiser sgd needs lr"),
+        (["fedavg"], {}, "optimiser sgd needs lr; for example: lr=0.1"),
         (["fedavg lr=.1 rounds=3"], {}, r"rounds is the same for all; give it to fedgbo.compare\(rounds=...\)"),
         ({"x": "all"}, {}, "'all' stands for several algorithms; name each"),
         ([AVG], {"seeds": 0}, "seeds must be a whole number of at least 1"),

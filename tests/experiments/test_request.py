@@ -105,10 +105,10 @@ def test_where_each_setting_belongs():
     [
         ("rounds = 5\nlerning_rate = 1\n", r"run.toml, line 2: unknown setting 'lerning_rate'"),
         ("rounds = 5\nrondus = 1\n", r"line 2: unknown setting 'rondus'; did you mean 'rounds'"),
-        ("seed = 0\nrounds = 'ten'\n", r"line 2: rounds: input should be a valid integer, not 'ten'"),
+        ("seed = 0\nrounds = 'ten'\n", r"line 2: rounds must be a whole number, not 'ten'"),
         ("rounds = 5\nlr = \n", r"not valid TOML: Invalid value .at line 2"),
-        ("rounds = 0\n", "line 1: rounds: input should be greater than or equal to 1, not 0"),
-        ("batch_size = 'half'\n", "line 1: batch_size: "),
+        ("rounds = 0\n", "line 1: rounds must be a whole number of at least 1, not 0"),
+        ("batch_size = 'half'\n", "line 1: batch_size must be a whole number or 'full', not 'half'"),
     ],
 )
 def test_a_typo_is_shown_with_its_line(toml, text, message):
@@ -260,15 +260,46 @@ def test_what_is_given_is_stronger_than_the_preset():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["weight_decay=abc"], "weight_decay: input should be a valid number, not 'abc'"),
+        (["weight_decay=abc"], "weight_decay must be a number or a table, not 'abc'"),
         (["nesterov=yes"], "nesterov must be true or false, not 'yes'"),
         (["lr=2"], r"own\.py:AdamW: lr is too large"),
+        (["algorithm=mine.py"], "algorithm mine.py is a file; add :Class, the name of the class in it"),
         (["wieght_decay=1"], "unknown setting 'wieght_decay'; did you mean 'weight_decay'"),
     ],
 )
 def test_wrong_hyperparameters_of_ones_own(own, settings, message):
     with pytest.raises(fedgbo.ConfigError, match=message):
         requested_config(None, {"optimiser": f"{own}:AdamW", "lr": 0.1}, settings)
+
+
+def test_an_algorithm_with_its_optimiser_in_one_name(toml):
+    for config, _ in (
+        requested_config(None, {"algorithm": "fedgbo:adam", "preset": "none", "lr": 0.1}, ["beta1=0.9", "beta2=0.99"]),
+        requested_config(None, {"algorithm": "fedgbo:adam", "task": "quadratic"}, ["optimiser.lr=0.1", "beta1=0.9"]),
+        requested_config(toml("algorithm = 'FedGBO:Adam'\npreset = 'none'\nlr = 0.1\nbeta1 = 0.9\nbeta2 = 0.99\n")),
+    ):
+        assert config.label == "fedgbo-adam"
+    with pytest.raises(fedgbo.ConfigError, match="fedgbo:adam names its optimiser; leave out the optimiser sgdm"):
+        requested_config(None, {"algorithm": "fedgbo:adam", "optimiser": "sgdm"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"task": "cifar10"}, "fedgbo: optimiser sgdm needs lr, beta; for example: lr=0.1 beta=0.9"),
+        (
+            {"task": "cifar10", "algorithm": "adaptivefedopt", "lr": 0.1},
+            "adaptivefedopt: optimiser sgdm needs server_lr, beta; for example: server_lr=0.1 beta=0.9",
+        ),
+        ({"task": "cifar10", "algorithm": "fedprox", "lr": 0.1}, "fedprox needs mu; for example: mu=0.1"),
+        ({"task": "mine.py"}, "task mine.py is a file; add :function, the name of the function in it"),
+        ({"rounds": -1}, "rounds must be a whole number of at least 1, not -1"),
+        ({"weights": "all"}, "weights must be 'clients' or 'samples', not 'all'"),
+    ],
+)
+def test_how_missing_and_wrong_settings_are_said(flags, message):
+    with pytest.raises(fedgbo.ConfigError, match=f"^{message}$"):
+        requested_config(None, flags)
 
 
 def test_an_optimiser_that_nothing_takes(own):

@@ -12,7 +12,17 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_plan, show_table, stopped_by_ctrl_c
+from fedgbo.cli.console import (
+    err,
+    many_runs,
+    out,
+    save_chart_if_possible,
+    say,
+    show_plan,
+    show_table,
+    stopped_by_ctrl_c,
+    writing,
+)
 from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
@@ -91,10 +101,15 @@ def compare(
     loaded = [load_run(job.out) for number, job in enumerate(todo) if number not in failed]
     if not loaded:
         raise RunFolderError(f"no run finished: {next(iter(failed.values()))}")
-    _report(labelled(loaded), folder, task, as_json, wide, time.monotonic() - began)
+    try:
+        _report(labelled(loaded), folder, task, as_json, wide, time.monotonic() - began)
+    except RunFolderError:
+        say(escape(f"the finished runs are kept; when there is room, repeat the command with --out {folder}"))
+        raise
     for number, reason in failed.items():
         err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {reason}')}")
     if failed:
+        say(escape(f"the finished runs are kept; to resume the others, repeat the command with --out {folder}"))
         sys.exit(1)
 
 
@@ -107,7 +122,8 @@ def labelled(runs: Sequence[RunData]) -> list[Group]:
 def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wide: bool, seconds: float) -> None:
     rows = summarise(groups)
     content = json.dumps([asdict(row) for row in rows], indent=2)
-    write_atomic(folder / "table.json", (content + "\n").encode())
+    with writing(folder / "table.json"):
+        write_atomic(folder / "table.json", (content + "\n").encode())
     files = save_chart_if_possible(lambda: accuracy_chart(groups, task), folder / "accuracy")
     if as_json:
         out.print_json(content)

@@ -19,7 +19,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from typer.core import TyperGroup
 
-from fedgbo.core import FedGBOError, MissingExtraError, RunFolderError
+from fedgbo.core import ConfigError, FedGBOError, MissingExtraError, RunFolderError
 from fedgbo.core.errors import RunWarning
 from fedgbo.experiments.jobs import Job, News
 from fedgbo.reports.charts import save_chart
@@ -129,10 +129,25 @@ def say(message: str) -> None:
             err.print(message)
 
 
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn a failed write into an error that names the file, or `place` where the system names none."""
+    try:
+        yield
+    except OSError as error:
+        named = error.filename or place
+        raise RunFolderError(f"cannot write {named}: {error.strerror}; choose another place") from error
+    except ConfigError as error:
+        if isinstance(error.__cause__, OSError):  # save_chart names the picture itself
+            raise RunFolderError(str(error)) from error
+        raise
+
+
 def save_chart_if_possible(draw: Callable[[], Any], path: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Draw and save a chart and return its files; without altair, print how to install it and return no files."""
     try:
-        return save_chart(draw(), path, kinds)
+        with writing(path):
+            return save_chart(draw(), path, kinds)
     except MissingExtraError as error:
         err.print(escape(str(error)))
         return []
@@ -179,9 +194,28 @@ def show_table(table: Table, wide: bool = False) -> None:
 
 
 def show_plan(runs: Sequence[str], notes: Sequence[str], where: str) -> None:
-    """Print what --dry-run is asked for: the runs, each on a line, and nothing else is done."""
-    for line in (*notes, *(f"would run {name}" for name in runs), f"{len(runs)} runs on {where}; nothing was run"):
+    """Print what --dry-run is asked for: the runs, with the seeds of each on one line; nothing else is done."""
+    planned = [f"would run {name}" for name in with_seeds(runs)]
+    for line in (*notes, *planned, f"{len(runs)} runs on {where}; nothing was run"):
         out.print(escape(line))
+
+
+def with_seeds(titles: Iterable[str]) -> list[str]:
+    """Join the titles of runs that differ only in their seed.
+
+    >>> with_seeds(["fedavg seed 0", "fedavg seed 1", "fedavg seed 2", "fedgbo seed 0", "fedavg seed 7"])
+    ['fedavg seeds 0-2, 7', 'fedgbo seed 0']
+    """
+    found: dict[str, list[list[int]]] = {}  # ranges of seeds
+    for title in titles:
+        name, _, seed = title.rpartition(" seed ")
+        ranges = found.setdefault(name, [])
+        if ranges and ranges[-1][-1] == int(seed) - 1:
+            ranges[-1] = [ranges[-1][0], int(seed)]
+        else:
+            ranges.append([int(seed)])
+    texts = {name: ", ".join("-".join(map(str, one)) for one in ranges) for name, ranges in found.items()}
+    return [f"{name} {'seed' if text.isdecimal() else 'seeds'} {text}" for name, text in texts.items()]
 
 
 @contextmanager
@@ -216,7 +250,8 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
         return
 
     with bars(err) as shown:
-        overall = shown.add_task("all runs", total=sum(job.config.rounds for job in jobs), score="")
+        rounds = {number: job.config.rounds for number, job in enumerate(jobs)}
+        overall = shown.add_task("all runs", total=sum(rounds.values()), score="")
         active: dict[int, TaskID] = {}
         done: dict[int, int] = {}
 
@@ -230,7 +265,10 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
                     shown.update(active[news.job], score=score(news.accuracy, None))
             elif news.job in active:
                 shown.remove_task(active.pop(news.job))
-            done[news.job] = news.round if news.ended is None else jobs[news.job].config.rounds
-            shown.update(overall, completed=sum(done.values()))
+            if news.ended == "finished" and news.job not in latest:  # before this command: it says nothing of the speed
+                del rounds[news.job]
+            else:
+                done[news.job] = news.round if news.ended is None else rounds[news.job]
+            shown.update(overall, completed=sum(done.values()), total=sum(rounds.values()), visible=bool(rounds))
 
         yield show

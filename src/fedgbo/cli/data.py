@@ -17,7 +17,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, out, print_json
+from fedgbo.cli.console import err, out, print_json, writing
 from fedgbo.core import ConfigError, DataError, unknown
 from fedgbo.data.cifar100 import read_cifar100
 from fedgbo.data.femnist import read_femnist
@@ -74,8 +74,9 @@ def prepare(
 ) -> None:
     """Pack a task's public files into the data folder.
 
-    The format is detected: pickles and binary versions of CIFAR; Fashion-MNIST's IDX files; LEAF's JSON; TFF's HDF5
-    and SQLite; Sentiment140's CSV; Gutenberg's text; each also compressed or in an archive.
+    The format is detected, also in a compressed file or an archive.
+
+    Formats: CIFAR's pickles and binary files, IDX (Fashion-MNIST), LEAF's JSON, TFF's HDF5 and SQLite, CSV, plain text.
     """
     if task not in READERS:
         raise ConfigError(unknown("task with public files", task, READERS))
@@ -126,7 +127,8 @@ def info(
         numbers |= {"format": store.meta.get("format"), "digest": store.digest, "notes": store.meta.get("notes", [])}
         numbers |= {"verified": True} if verify else {}
     if picture is not None and skew is not None:
-        files = save_chart(skew_chart(skew, f"{task}: labels by client"), picture)
+        with writing(picture):
+            files = save_chart(skew_chart(skew, f"{task}: labels by client"), picture)
         numbers["pictures"] = [str(file) for file in files]
     if as_json:
         print_json(numbers)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, get_args
 
 import typer
@@ -14,7 +15,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c
+from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c, with_seeds
 from fedgbo.core import DivergenceError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
@@ -47,6 +48,7 @@ Out = Annotated[Path, Option("--out", "-o", help="The folder of all runs, tables
 Scale = Annotated[float, Option(help="Shorten all runs: with 0.1, to a tenth of the rounds and seeds.")]
 Output = Annotated[Path | None, opt.Output(help="Write to this file instead of the terminal.")]
 StandIns = Annotated[bool, Option("--stand-ins", help="Use synthetic data of the same shape, which needs no files.")]
+DRY = {"missing": "would run", "begun": "would resume", "damaged": "would repeat"}  # states in words of --dry-run
 Format = StrEnum("Format", ["TEXT", "MARKDOWN", "CSV", "JSON", "LATEX"])
 
 
@@ -64,8 +66,9 @@ def experiment(
 ) -> None:
     """Carry out the runs of an experiment file that are not finished, and summarise all runs.
 
-    Stop it at any time and repeat the command: finished runs are not repeated, the others resume. Experiments with the
-    same --out share their runs.
+    Stop it at any time and repeat the command: finished runs are not repeated, the others resume.
+
+    Experiments with the same --out share their runs.
     """
     asked = read_experiment(file, Changes(scale, overrides=tuple(overrides or ())))
     found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
@@ -90,10 +93,7 @@ def _carry_out(experiment: Experiment, to: Path, jobs: int | None, *, dry_run: b
     workers = opt.worker_count(jobs)
     places = survey(experiment, to)
     if dry_run:
-        for place in places:
-            why = f" ({place.find.reason})" if place.find.state == "damaged" else ""
-            out.print(escape(f"{place.find.state:<9} {place.title}{why}"))
-        out.print(f"{escape(experiment.heading)}: {_tally(places)}")
+        _show_plan(experiment, places)
         raise typer.Exit
     try:
         (to / "runs").mkdir(parents=True, exist_ok=True)
@@ -112,10 +112,21 @@ def _carry_out(experiment: Experiment, to: Path, jobs: int | None, *, dry_run: b
     return results(experiment, to, {todo[number].out: why for number, why in failed.items()}, said)
 
 
-def _tally(places: Sequence[PlannedRun]) -> str:
+def _show_plan(experiment: Experiment, places: Sequence[PlannedRun]) -> None:
+    """List the runs by state, with the seeds of each on one line, and why folders are damaged."""
+    for state in get_args(State):
+        for title in with_seeds(place.title for place in places if place.find.state == state):
+            out.print(escape(f"{DRY.get(state, state)} {title}"))
+    for place in places:
+        if place.find.state == "damaged":
+            out.print(escape(f"damaged: {place.find.reason}"))
+    out.print(escape(f"{experiment.heading}; {_tally(places, DRY)}; nothing was run"))
+
+
+def _tally(places: Sequence[PlannedRun], words: Mapping[str, str] = MappingProxyType({})) -> str:
     counted = Counter(place.find.state for place in places)
-    there = ", ".join(f"{counted[state]} {state}" for state in get_args(State) if counted[state])
-    return f"{len(places)} runs: {there}"
+    there = ", ".join(f"{counted[state]} {words.get(state, state)}" for state in get_args(State) if counted[state])
+    return f"{len(places)} runs ({there})"
 
 
 def _show_results(

@@ -97,7 +97,8 @@ A federated learning project made by `fedgbo init`.
 | `compare.toml` | FedGBO against FedAvg: `fedgbo experiment compare.toml` |
 | `test_task.py` | tests: `python -m pytest` |
 
-All commands are run in this folder, and write into `runs/`. `fedgbo tune --task task.py:task` searches good settings,
+Run all commands in this folder; they write into `runs/`. `fedgbo tune --task task.py:task` searches for good
+settings,
 and `fedgbo export RUN` writes the model of a run to a file.
 """
 

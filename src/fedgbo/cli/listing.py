@@ -53,7 +53,9 @@ def list_everything(as_json: opt.Json = False) -> None:
         for kind, catalogue in CATALOGUES.items()
     }
     found["preset"] = {
-        name: {"about": f"{len(presets(name))} tuned settings", "settings": []} for name in sorted(PRESETS)
+        name: {"about": f"{len(rows)} tuned settings", "settings": []}
+        for name in sorted(PRESETS)
+        if (rows := presets(name))
     }
     if as_json:
         print_json(found)

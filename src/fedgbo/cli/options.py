@@ -49,7 +49,10 @@ Items = Annotated[
 ]
 Task = Annotated[str | None, TaskName(help="The name of a task, or my_file.py:function. \\[default: digits]")]
 Algorithm = Annotated[
-    str | None, AlgorithmName(help="The name of an algorithm, or my_file.py:Class. \\[default: fedgbo]")
+    str | None,
+    AlgorithmName(
+        help="The name of an algorithm, such as fedgbo or fedgbo:adam, or my_file.py:Class. \\[default: fedgbo]"
+    ),
 ]
 Optimiser = Annotated[
     str | None, Option(autocompletion=named("optimiser"), help="The name of an optimiser, or my_file.py:Class.")
@@ -147,6 +150,15 @@ def worker_count(jobs: int | None) -> int:
     workers = cores() if jobs is None else jobs
     whole("jobs", workers)
     return workers
+
+
+def check_folders(places: Iterable[Path]) -> None:
+    """Raise if one of the places where runs are looked for is not a folder."""
+    for place in places:
+        if place.exists() and not place.is_dir():
+            raise RunFolderError(f"{place} is a file; give the folder of the run")
+        if not place.is_dir():
+            raise RunFolderError(f"there is no folder {place}; give run folders, or folders that contain some")
 
 
 def check_output(path: Path) -> None:

@@ -16,8 +16,8 @@ from rich.text import Text
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
-from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.cli.console import err, out, print_json, print_whole, simple_table, writing
+from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.reports.label_skew import labels_of
 from fedgbo.reports.load import collect
@@ -27,6 +27,7 @@ from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tensorboard import write_events
 
 ALL = ("run", "task", "algorithm", "seed", "round", "accuracy", "best", "s/round", "ends", "status")
+PATIENCE = 10.0  # seconds without a running run until watch ends: a comparison's next run starts sooner
 NAME_WIDTH = 30  # of a run's name without --wide; longer names are wrapped
 STYLES = {"running": "green", "finished": "", "died": "bold red", "diverged": "red", "damaged": "bold red"}
 
@@ -53,6 +54,7 @@ def report(
         output = Path("report.html")
     if output is not None:
         opt.check_output(output)
+    opt.check_folders(runs)
     found = collect(runs)
     sections = [section for section in sections_of(found.runs) if section.lines]
     for problem in [*found.problems, *(note for section in sections for note in section.notes)]:
@@ -60,20 +62,21 @@ def report(
     if not sections:
         where = ", ".join(map(str, runs))
         raise RunFolderError(f"there is no run with an evaluation in {where}; fedgbo run or compare makes some")
-    try:
-        if output is not None or figures is not None:
-            labels = [labels_of(section, own_tasks) for section in sections]
-        if output is not None:
-            page = build_page(sections, labels, found.problems, title)
+    if output is not None or figures is not None:
+        labels = [labels_of(section, own_tasks) for section in sections]
+    if output is not None:
+        page = build_page(sections, labels, found.problems, title)
+        with writing(output):
             write_atomic(output, page.encode(errors="backslashreplace"))  # a folder's name may be any bytes
-            out.print(f"page     {output}", markup=False)
-        if figures is not None:
-            out.print(f"figures  {len(write_figures(sections, labels, figures))} files in {figures}", markup=False)
-        if tensorboard is not None:
+        out.print(f"page     {output}", markup=False)
+    if figures is not None:
+        with writing(figures):
+            count = len(write_figures(sections, labels, figures))
+        out.print(f"figures  {count} files in {figures}", markup=False)
+    if tensorboard is not None:
+        with writing(tensorboard):
             count = len(write_events(sections, tensorboard))
-            out.print(f"events   {count} runs; tensorboard --logdir {tensorboard}", markup=False)
-    except OSError as error:
-        raise ConfigError(f"cannot write {error.filename}: {error.strerror}; choose another place") from error
+        out.print(f"events   {count} runs; tensorboard --logdir {tensorboard}", markup=False)
 
 
 def watch(
@@ -85,8 +88,11 @@ def watch(
 ) -> None:
     """Follow the runs in a folder, including those of other processes: status, rounds, accuracy, speed, estimated end.
 
-    Ctrl-C ends the command; the runs continue. Without a terminal it prints one table, as with --once.
+    Ctrl-C ends the command; the runs continue. It ends by itself when no run has been running for ten seconds.
+
+    Without a terminal it prints one table, as with --once.
     """
+    opt.check_folders([folder])
     follower = Follower(folder)
     if as_json:
         print_json([{**asdict(view), "path": str(view.path)} for view in follower.look()])
@@ -99,18 +105,24 @@ def watch(
 
 
 def _follow(follower: Follower, folder: Path, every: float, wide: bool) -> None:
+    last = time.monotonic()  # that a run was running, or none had started
+
     def picture() -> Group:
+        nonlocal last
         views = follower.look()
+        if not views or any(view.status == "running" for view in views):
+            last = time.monotonic()
         room = max(3, out.height - 8 - sum(bool(view.problem) for view in views))
         shown = sorted(views, key=lambda view: view.status != "running")[:room]  # running ones first, if not all fit
         table = _runs_table([view for view in views if view in shown], folder, wide)
-        return Group(table, *_below(views, hidden=len(views) - len(shown)))
+        return Group(table, *_below(views, hidden=len(views) - len(shown)), Text("Ctrl-C to leave", style="dim"))
 
     try:
         with Live(picture(), console=out, auto_refresh=False) as live:
-            while True:
+            while time.monotonic() < last + PATIENCE:
                 time.sleep(every)
                 live.update(picture(), refresh=True)
+        out.print("no run is running")
     except KeyboardInterrupt:
         return
 

@@ -256,14 +256,17 @@ def export(
 
     fedgbo export runs/mine -o model.onnx
 
-    The first is read by safetensors.torch.load_file and by fedgbo's initial_params, the second by ONNX runtimes; it
-    needs the extra onnx.
+    safetensors.torch.load_file and fedgbo's initial_params read the first, ONNX runtimes the second.
+
+    Writing ONNX needs the extra onnx.
     """
     target = output or run / "model.safetensors"
     if target.suffix not in KINDS:
         raise ConfigError(f"--output {target}: the name must end in {' or '.join(KINDS)}")
     result = load(run)
     opt.check_output(target)
+    if best and result.best_state is None:
+        raise ConfigError(f"{run} did not keep the model of its best evaluation; repeat the run with --keep-best")
     result.save(target, best=best)
     size = f"{sum(p.numel() for p in result.model(best=best).parameters()):,} parameters"
     at = result.best.round if best else result.history[-1].round if result.history else 0

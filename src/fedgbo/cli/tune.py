@@ -82,8 +82,9 @@ def tune(
 ) -> None:
     """Search for good settings of an algorithm on a task, without using the test set.
 
-    Stop it at any time, or kill it, and repeat the command with the same --out to resume. Run the same command twice,
-    or on several machines with the same --storage, to share the work:
+    Stop it at any time, or kill it, and repeat the command with the same --out to resume.
+
+    To share the work, run the same command twice, or on several machines with the same --storage.
 
     fedgbo tune --task digits --algorithm fedgbo --optimiser sgdm lr=0.01:10 --budget 8000 --out runs/tuned
 

@@ -1,9 +1,25 @@
 """Everything that a user can cause to go wrong, with messages that say what, what is allowed and what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
+
+WANTED = {  # by pydantic's type of error
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "a whole number of at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "a number below {lt}",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "string_type": "a text",
+}
 
 
 class FedGBOError(Exception):
@@ -87,3 +103,14 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     guess = f"; did you mean '{names[close[0]]}'?" if close else ""
     return f"unknown {kind} '{name}'{guess} (known: {', '.join(names.values()) or 'none'})"
+
+
+def wanted(items: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a setting must be, by pydantic's errors about it, and what it is.
+
+    >>> wanted([{"type": "int_type", "input": "ten"}, {"type": "dict_type", "input": "ten"}])
+    "must be a whole number or a table, not 'ten'"
+    """
+    kinds = [WANTED[item["type"]].format(**item.get("ctx", {})) for item in items if item["type"] in WANTED]
+    must = f"must be {' or '.join(dict.fromkeys(kinds))}" if kinds else f"is wrong: {items[0]['msg'].lower()}"
+    return f"{must}, not {items[0]['input']!r}"

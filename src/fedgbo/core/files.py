@@ -49,6 +49,8 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno:  # a failed write names no file, others name the temporary one
+            error.filename = str(path)
         raise

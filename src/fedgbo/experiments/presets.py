@@ -15,6 +15,10 @@ COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]
 PRESETS = ("digits", "field", "paper")  # paper.csv is an exact copy of the authors' table
 FIELD = "field"  # every algorithm, tuned with the same effort: scripts/tune_digits.py --field
 SPELLINGS = {"client_lr": "lr", "clr": "lr", "slr": "server_lr", "sbeta": "beta"}  # the authors', for AdaptiveFedOpt
+EXAMPLES = {
+    "lr": 0.1, "server_lr": 0.1, "beta": 0.9, "beta1": 0.9, "beta2": 0.99, "eps": 0.001, "mu": 0.1, "alpha": 0.1,
+    "rho": 0.05, "q": 1, "lam": 0.1, "tau": 10,
+}  # fmt: skip
 ORDER = ("sgd", "sgdm", "rmsprop", "adam")
 
 
@@ -144,6 +148,22 @@ def accepted_settings(algorithm: str, optimiser: str | None) -> list[str]:
     accepted += [key for key in parameters(made) if key not in (*slots, "objective", "inverse")]
     accepted += ["server_lr"] if len(slots) > 1 else []
     return list(dict.fromkeys(accepted))
+
+
+def check_complete(table: Mapping[str, Any]) -> None:
+    """Raise if a table of `algorithm_table` lacks settings; the message shows how to give them."""
+    slots = [key for key in optimiser_slots(find("algorithm", table["name"])) if isinstance(table[key], Mapping)]
+    messages = []
+    for kind, inner in [("algorithm", table), *(("optimiser", table[slot]) for slot in slots)]:
+        lacking = [key for key, must in parameters(find(kind, inner["name"])).items() if must and key not in inner]
+        server = len(slots) > 1 and inner is table[slots[-1]]
+        keys = ["server_lr" if server and key == "lr" else key for key in lacking]
+        examples = " ".join(f"{key}={EXAMPLES[key]}" for key in keys if key in EXAMPLES)
+        who = table["name"] if inner is table else f"{table['name']}: optimiser {inner['name']}"
+        said = f"{who} needs {', '.join(keys)}"
+        messages += [f"{said}; for example: {examples}" if examples else said] if keys else []
+    if messages:
+        raise ConfigError("; ".join(messages))
 
 
 def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:

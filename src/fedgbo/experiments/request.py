@@ -12,9 +12,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedgbo.core import ConfigError, FedGBOError, unknown
+from fedgbo.core.errors import wanted
 from fedgbo.experiments.presets import (
     accepted_settings,
     algorithm_table,
+    check_complete,
     known_name,
     optimiser_slots,
     preset,
@@ -89,6 +91,7 @@ class Request(BaseModel):
 
     def resolve(self) -> tuple[RunConfig, str | None]:
         """Return the run, and a note about the settings that a preset filled in."""
+        self._check_files()
         task: Table = {"name": self.task} if isinstance(self.task, str) else self.task
         own: Table = {"name": self.algorithm} if isinstance(self.algorithm, str) else self.algorithm
         table: Table = {"name": Request.model_fields["algorithm"].default, **own}
@@ -117,12 +120,22 @@ class Request(BaseModel):
             if self.preset and (row is None or steps not in (None, row.local_steps)):
                 raise ConfigError(_no_row(chosen, task, algorithm, optimiser, steps))
         if row is None:
-            return algorithm_table(algorithm, optimiser, settings), None
+            table = algorithm_table(algorithm, optimiser, settings)
+            check_complete(table)
+            return table, None
         inside = settings.get("optimiser", {})
         taken = ", ".join(f"{k}={value:g}" for k, value in row.settings.items() if k not in (*settings, *inside))
         tuned = "" if steps in (None, row.local_steps) else f" (tuned for K={row.local_steps})"
         table = algorithm_table(algorithm, row.optimiser, {**row.settings, **settings})
         return table, f"preset {chosen}: {taken}{tuned}" if taken else None
+
+    def _check_files(self) -> None:
+        """Raise on a file of the user's without the name of what is in it."""
+        own = {"task": (self.task, "function"), "algorithm": (self.algorithm, "Class")}
+        for kind, (given, what) in {**own, "optimiser": (self.optimiser, "Class")}.items():
+            name = given.get("name") if isinstance(given, dict) else given
+            if isinstance(name, str) and name.endswith(".py"):
+                raise ConfigError(f"{kind} {name} is a file; add :{what}, the name of the {what.lower()} in it")
 
     def _check_names(self, accepted: Sequence[str]) -> None:
         """Raise on a name that is neither a setting of a run nor one of the algorithm's."""
@@ -180,10 +193,23 @@ def read_request(file: Path | None, flags: Mapping[str, Any], overrides: Sequenc
     for override in overrides:
         parse_override(content, override)
         given[override.partition("=")[0].partition(".")[0].strip()] = override
+    _split_algorithm(content)
     try:
         return Request(**content)
     except ValidationError as error:
         raise ConfigError(explain(error, file, text, Request, given)) from error
+
+
+def _split_algorithm(content: Table) -> None:
+    """Read algorithm = "fedgbo:adam" as an algorithm and its optimiser."""
+    entry = content.get("algorithm")
+    algorithm, optimiser = parse_entry(entry) if isinstance(entry, str) and ":" in entry else (entry, None)
+    if optimiser is None:
+        return
+    own = given if isinstance(given := content.get("optimiser"), dict) else {"name": given}
+    if own.get("name") not in (None, optimiser):
+        raise ConfigError(f"algorithm {entry} names its optimiser; leave out the optimiser {own['name']}")
+    content.update(algorithm=algorithm, optimiser={**own, "name": optimiser})
 
 
 def point_at(error: FedGBOError, file: Path) -> FedGBOError:
@@ -268,17 +294,16 @@ def explain(
     error: ValidationError, file: Path | None, text: str, model: type[BaseModel], given: Container[str] = ()
 ) -> str:
     """Return a message that names every wrong setting, with its line unless it was `given` on the command line."""
-    messages: dict[str, str] = {}
-    for item in error.errors():
-        key = str(item["loc"][0])
-        if item["type"] == "extra_forbidden":
-            message = unknown("setting", key, model.model_fields)
-        else:
-            message = f"{key}: {item['msg'].lower()}, not {item['input']!r}"
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for item in error.errors():  # one for every member of a union
+        found.setdefault(str(item["loc"][0]), []).append(item)
+    messages = []
+    for key, items in found.items():
+        forbidden = items[0]["type"] == "extra_forbidden"
+        message = unknown("setting", key, model.model_fields) if forbidden else f"{key} {wanted(items)}"
         line = None if key in given else _line_of(text, key)
-        place = f"{file}, line {line}: " if file and line else ""
-        messages.setdefault(key, place + message)  # pydantic reports every member of a union
-    return "; ".join(messages.values())
+        messages.append(f"{file}, line {line}: {message}" if file and line else message)
+    return "; ".join(messages)
 
 
 def _line_of(text: str, word: str) -> int | None:

@@ -21,7 +21,7 @@ ALPHA = 0.05  # of the label skew: most clients have one or two digits
 
 
 def digits_clients() -> Task:
-    """The digits, with a fifth of each client's samples as its own test set: for personalised algorithms."""
+    """The same digits, with a fifth of each client's samples as its own test set: for personalised algorithms."""
     task = digits()
     return replace(task, name="digits-clients", data=hold_out(task.data, 0.2, seed=1, by_client=True))
 

@@ -15,7 +15,10 @@ CLIENTS_PER_ROUND = 22
 
 
 def sent140(*, data: Path | str | None = None) -> Task:
-    """Open the packed data in the data folder, or in the folder `data`."""
+    """Positive and negative tweets by 21,876 users, one client each; needs `fedgbo data`.
+
+    `data` is the folder of the packed data.
+    """
     store = open_packed("sent140", data, "sent140-synthetic")
     if store.meta.get("features") != FEATURES:
         raise DataError(f"{store.path} has {store.meta.get('features')} features, the model {FEATURES}; pack it again")
@@ -23,7 +26,10 @@ def sent140(*, data: Path | str | None = None) -> Task:
 
 
 def sent140_synthetic(*, clients: int = 21_876, seed: int = 0, test_samples: int = 80_000) -> Task:
-    """Make up tweets by users who differ in their words, their mood and the number of their tweets."""
+    """Synthetic positive and negative tweets by 21,876 users, in the shape of sent140; needs no files.
+
+    Users differ in their words, in their share of positive tweets and in their number of tweets.
+    """
     return _task("sent140-synthetic", synthetic_tweets(clients, test_samples, seed), "sent140-synthetic")
 
 

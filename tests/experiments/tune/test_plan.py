@@ -50,9 +50,9 @@ def test_a_run_of_the_plan():
     ("ranges", "asked", "complaint"),
     [
         (["lr=0.1:1"], {"search": "grid"}, "a grid needs values for lr"),
-        ([], {"search": "random"}, "--search: input should be 'tpe' or 'grid', not 'random'"),
-        ([], {"score": "worst"}, "--score: input should be 'curve', 'best' or 'last'"),
-        ([], {"batch_size": "some"}, "--batch-size: "),
+        ([], {"search": "random"}, "--search must be 'tpe' or 'grid', not 'random'"),
+        ([], {"score": "worst"}, "--score must be 'curve', 'best' or 'last'"),
+        ([], {"batch_size": "some"}, "--batch-size must be a whole number or 'full', not 'some'"),
         ([], {"budget": 199}, "a budget of 199 rounds is less than one trial's 200"),
         ([], {"warm_up": 100}, "warm-up must be from 0 to below the 100 rounds"),
         ([], {"prune": 1}, "prune must be 0, for no pruning, or at least 2"),

@@ -130,12 +130,19 @@ def table3() -> Table:
     lines = []
     for t in tasks().values():
         ours = (t.title, t.type, t.classes, t.model, t.clients, t.clients_per_round, t.mean_samples)
-        cells = [Cell.compared(str(v), said) for v, said in zip(ours, printed[t.title].values(), strict=True)]
+        pairs = zip(map(_grouped, ours), map(_grouped, printed[t.title].values()), strict=True)
+        cells = [Cell.compared(value, said) for value, said in pairs]
         sizes = [Cell(f"{size:,}", exact=size) for size in (t.batch_size, t.params, t.macs)]
         lines.append((Cell(t.title), *cells[1:], *sizes))
     columns = (*next(iter(printed.values())), "Batch size B", "Parameters |x|", "Multiply-adds F")
     brief = ("Task", "Model", "Total clients", "Sampled clients per round", "Parameters |x|")
     return captioned("table3", columns, lines, brief=brief)
+
+
+def _grouped(value: object) -> str:
+    """Return a text, or a number with commas between thousands."""
+    text = str(value)
+    return f"{int(text):,}" if text.isdecimal() else text
 
 
 def table6() -> Table:

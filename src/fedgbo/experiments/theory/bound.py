@@ -182,6 +182,6 @@ def conditions(problem: Problem, training: Training) -> tuple[Condition, ...]:
         Condition("rounds T above 1 / (1 - β)", t, horizon, at_least=True, strict=True),
         Condition("B for SGDm, 1 / (1 - β)", training.b, 1 / (1 - beta), at_least=True),
         Condition(f"rounds T, {MUCH} times 1 / (1 - β)", t, MUCH * horizon, at_least=True, of="corollary"),
-        Condition("G, which R bounds too", problem.heterogeneity, r, at_least=False, of="constants"),
-        Condition("σ, which R bounds too", problem.noise, r, at_least=False, of="constants"),
+        Condition("G, at most R", problem.heterogeneity, r, at_least=False, of="constants"),
+        Condition("σ, at most R", problem.noise, r, at_least=False, of="constants"),
     )

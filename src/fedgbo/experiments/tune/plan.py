@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core import ConfigError, permutation, whole
+from fedgbo.core.errors import wanted
 from fedgbo.experiments import shelf
 from fedgbo.experiments.presets import algorithm_table, known_name, optimiser_slots, own_optimiser
 from fedgbo.runs.config import RunConfig, Table
@@ -168,9 +169,9 @@ def plan_of(task: str, algorithm: str, optimiser: str | None, ranges: Sequence[s
             **{"trials": UNLIMITED if "budget" in given else TRIALS, **given},
         )
     except ValidationError as error:
-        item = error.errors()[0]
-        option = str(item["loc"][0]).replace("_", "-")
-        raise ConfigError(f"--{option}: {item['msg'].lower()}, not {item['input']!r}") from error
+        key = error.errors()[0]["loc"][0]
+        items = [item for item in error.errors() if item["loc"][0] == key]
+        raise ConfigError(f"--{str(key).replace('_', '-')} {wanted(items)}") from error
     changes: dict[str, Any] = {}
     if plan.search == "grid":
         changes["trials"] = min(plan.cells, plan.trials if "trials" in given else plan.cells)
