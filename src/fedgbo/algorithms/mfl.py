@@ -9,7 +9,7 @@ from fedgbo.core import Client, FederatedAlgorithm, Mean, Optimiser, State
 
 @dataclass(frozen=True)
 class MFL(FederatedAlgorithm):
-    """Clients' statistics move with every step, and are averaged like their models.
+    """Clients' statistics move with every local step, and are averaged like their models.
 
     client: K times s <- T(g, s), y <- y - U(s), from y = x_t and s = s_t
     server: x_{t+1} = mean of y;  s_{t+1} = mean of s

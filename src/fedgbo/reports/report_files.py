@@ -66,7 +66,7 @@ def origin(sections: Sequence[Section]) -> list[str]:
         packages = [f"{name} {known[name]}" for name in ("fedgbo", "torch", "python") if name in known]
         found.setdefault(", ".join([*packages, *(known[key] for key in MACHINE if key in known)]), []).append(ended)
     last = {about: time.strftime("%d %B %Y", time.gmtime(max(ends))).lstrip("0") for about, ends in found.items()}
-    return [f"{len(found[about])} runs, the last of {day}: {about}" for about, day in last.items()]
+    return [f"{len(found[about])} runs, the last one on {day}: {about}" for about, day in last.items()]
 
 
 def thinned(rows: Sequence[Point], most: int) -> list[Point]:
