@@ -2,7 +2,8 @@
 
 import json
 import re
-from itertools import product
+from itertools import combinations_with_replacement
+from math import factorial, prod
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from fedgbo.reports.curves import SCORES, Axis
 from fedgbo.reports.finding import GAP, SIZE, accuracy_chart, finding_chart, spread
 from fedgbo.reports.load import group_runs
 from fedgbo.reports.palette import ALGORITHMS, INK, STRONG
-from fedgbo.reports.sections import Line
+from fedgbo.reports.sections import Line, sections_of
 from tests.reports.runs import FEDAVG, FEDGBO
 
 FEDPROX = {"name": "fedprox", "optimiser": {"name": "sgd", "lr": 0.1}, "mu": 0.1}
@@ -106,7 +107,7 @@ def test_two_seeds_have_no_bands(write):
     assert spec["title"]["subtitle"] == "digits. Mean over two seeds."
     assert conclusion(summarise(group_runs(runs))) == [
         "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), two seeds: too few for "
-        "an interval."
+        "an interval of the ratio."
     ]
 
 
@@ -120,37 +121,80 @@ def test_other_axes_and_scores(groups):
 
 
 def test_the_interval_is_that_of_all_resamples(write):
-    """With three seeds there are 27 equally likely resamples, which a loop can count."""
-    ours = [[0.1, 0.5, 0.7, 0.8], [0.1, 0.6, 0.9, 0.9], [0.1, 0.3, 0.5, 0.75]]
-    theirs = [[0.1, 0.3, 0.6, 0.7], [0.1, 0.4, 0.65, 0.6], [0.1, 0.2, 0.6, 0.7]]
+    """Six seeds have 462 resamples, which a loop can count; one with counts c_i has the chance 6! / (6^6 Π c_i!)."""
+    ours = [[0.1, 0.5, 0.7, 0.8], [0.1, 0.6, 0.9, 0.9], [0.1, 0.3, 0.5, 0.75]] * 2
+    theirs = [[0.1, 0.3, 0.6, 0.7], [0.1, 0.4, 0.65, 0.6], [0.1, 0.2, 0.6, 0.7]] * 2
     runs = [write(FEDAVG, seed, values) for seed, values in enumerate(theirs)]
     baseline, group = group_runs(runs + [write(FEDGBO, seed, values) for seed, values in enumerate(ours)])
     ratios = []
-    for draw in product(range(3), repeat=3):
+    for draw in combinations_with_replacement(range(6), 6):
         mean, rival = (np.mean([curves[i] for i in draw], axis=0) for curves in (ours, theirs))
         reached = [t for t, value in zip((0, 10, 20, 30), mean, strict=True) if value >= max(rival) - 1e-9]
-        ratios.append(10 * int(np.argmax(rival)) / reached[0] if reached else 0)
+        ratio = 10 * int(np.argmax(rival)) / reached[0] if reached else 0
+        ratios += [ratio] * (factorial(6) // prod(factorial(draw.count(i)) for i in range(6)))
+    assert len(ratios) == 6**6
     low, high = np.quantile(ratios, [0.025, 0.975], method="inverted_cdf")
     found = fewer_rounds(group, baseline)
     assert (found.low, found.high) == (low, high)
     assert found.low < found.value <= found.high
 
 
-def test_seeds_that_agree_have_a_narrow_interval(groups):
-    assert finding(summarise(groups)).ours.fewer == Ratio(3.0, 3.0, 3.0)
-    assert conclusion(summarise(groups)) == [
+def of_seeds(write, seeds, **curves):
+    """Summaries of runs whose accuracies are functions of the seed, by algorithm."""
+    kinds = {"fedavg": FEDAVG, "fedgbo": FEDGBO}
+    runs = [write(kinds[name], seed, curve(seed)) for name, curve in curves.items() for seed in range(seeds)]
+    return summarise(group_runs(runs))
+
+
+def test_the_bootstrap_needs_six_seeds(write):
+    said = "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), "
+    five = of_seeds(write, 5, fedavg=lambda _: SLOW, fedgbo=lambda _: FAST)
+    assert finding(five).ours.fewer == Ratio(3.0)
+    assert conclusion(five) == [f"{said}five seeds: too few for an interval of the ratio."]
+
+
+def test_seeds_that_agree_have_a_narrow_interval(write):
+    rows = of_seeds(write, 6, fedavg=lambda _: SLOW, fedgbo=lambda _: FAST)
+    assert finding(rows).ours.fewer == Ratio(3.0, 3.0, 3.0)
+    assert conclusion(rows) == [
         "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), 95% interval 3.0x to "
-        "3.0x, three seeds."
+        "3.0x, six seeds."
     ]
 
 
 def test_what_may_be_chance_is_called_so(write):
-    runs = [write(FEDAVG, seed, [0.1, 0.5, 0.6, 0.7 + 0.1 * (seed == 0)]) for seed in range(3)]
-    runs += [write(FEDGBO, seed, [0.1, 0.5, 0.6 + 0.2 * seed, 0.6]) for seed in range(3)]
-    found = finding(summarise(group_runs(runs)))
+    rows = of_seeds(
+        write,
+        6,
+        fedavg=lambda seed: [0.1, 0.5, 0.6, 0.7 + 0.1 * (seed % 3 == 0)],
+        fedgbo=lambda seed: [0.1, 0.5, 0.6 + 0.2 * (seed % 3), 0.6],
+    )
+    found = finding(rows)
     assert not found.ours.fewer.clear
-    assert found.headline == "FedGBO and FedAvg: no clear difference in rounds (three seeds)"
-    assert "but this may be chance: 95% interval not reached to 1.5x" in found.sentence
+    assert found.headline == "FedGBO and FedAvg: no clear difference in rounds (six seeds)"
+    assert "but this may be chance: 95% interval not reached to 1.5x fewer" in found.sentence
+
+
+def test_more_rounds_have_an_interval_of_more_rounds(write):
+    slower = of_seeds(write, 6, fedavg=lambda _: [0.1, 0.5, 0.7, 0.6], fedgbo=lambda _: [0.1, 0.5, 0.6, 0.7])
+    assert conclusion(slower) == [
+        "FedGBO reached FedAvg's best accuracy (70.0%) in 1.5x more rounds (30 instead of 20), 95% interval 1.5x to "
+        "1.5x, six seeds."
+    ]
+
+
+def test_the_best_setting_is_named_first_and_solid(write):
+    faster = {"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.3, "beta": 0.9}}
+    runs = [write(FEDAVG, 0, SLOW), write(FEDGBO, 0, [0.1, 0.5, 0.6, 0.65]), write(faster, 0, FAST, name="faster")]
+    (section,) = sections_of(runs)
+    groups = section.groups()
+    said = conclusion(summarise(groups))
+    assert said[0].startswith("fedgbo-sgdm (lr=0.3) reached FedAvg's best accuracy")
+    assert said[1].startswith("fedgbo-sgdm (lr=0.1) did not reach")
+    dash = layers(accuracy_chart(groups, "digits", wide=True).to_dict())[1]["encoding"]["strokeDash"]["scale"]
+    dashes = dict(zip(dash["domain"], dash["range"], strict=True))
+    assert dashes["fedgbo-sgdm (lr=0.3)"] == [1, 0]
+    assert dashes["fedgbo-sgdm (lr=0.1)"] != [1, 0]
 
 
 def test_what_is_not_reached_is_said(write):

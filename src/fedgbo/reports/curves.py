@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgbo.core import RunFolderError
-from fedgbo.reports.comparison import FEWEST_SEEDS, confidence
+from fedgbo.reports.comparison import confidence
 from fedgbo.reports.load import Floats, RunData, over_seeds
 from fedgbo.reports.sections import Line
 from fedgbo.reports.table import numbers_csv
@@ -90,7 +90,7 @@ def curve(
     rounds, values = over_seeds(runs, value)
     if not rounds.size:
         raise RunFolderError(f"{runs[0].path} has nothing to draw: its records lack what this picture shows")
-    return Curve(row, column, series, rounds, values.mean(axis=0), _half(values), len(runs), algorithm)
+    return Curve(row, column, series, rounds, values.mean(axis=0), confidence(values), len(runs), algorithm)
 
 
 def curves_csv(curves: Sequence[Curve], heading: str, names: tuple[str, str, str, str]) -> str:
@@ -152,7 +152,7 @@ def points(lines: Iterable[Line], costs: Sequence[Axis], scores: Sequence[Axis])
     for i, line in enumerate(lines):
         for axis in scores:
             rounds, values = _values(line, axis)
-            for t, mean, half in zip(rounds, values.mean(axis=0), _half(values), strict=True):
+            for t, mean, half in zip(rounds, values.mean(axis=0), confidence(values), strict=True):
                 point = found.setdefault((i, int(t)), {"algorithm": line.label, "seeds": len(line.runs)})
                 fields = interval_fields(axis.key, mean, half, 100.0 if axis == SCORES[0] else np.inf)
                 point |= {key: _rounded(value) for key, value in fields.items()}
@@ -173,12 +173,6 @@ def interval_fields(key: str, mean: float, half: float, most: float = np.inf) ->
         return {key: mean}
     least = -np.inf if np.isinf(most) else 0.0
     return {key: mean, f"{key}_low": max(mean - half, least), f"{key}_high": min(mean + half, most)}
-
-
-def _half(values: Floats) -> Floats:
-    """Return half of the 95% interval over seeds (R,); NaN with fewer than three, whose intervals say nothing."""
-    half: Floats = confidence(values) if len(values) >= FEWEST_SEEDS else np.full(values.shape[1:], np.nan)
-    return half
 
 
 def _values(line: Line, axis: Axis) -> tuple[Floats, Floats]:
