@@ -8,10 +8,10 @@ from math import factorial, prod
 import numpy as np
 import pytest
 
-from fedgbo.reports.charts import save_chart
+from fedgbo.reports.charts import save_chart, spread
 from fedgbo.reports.comparison import Ratio, conclusion, fewer_rounds, finding, summarise
 from fedgbo.reports.curves import SCORES, Axis
-from fedgbo.reports.finding import GAP, SIZE, accuracy_chart, finding_chart, spread
+from fedgbo.reports.finding import GAP, SIZE, WIDE, accuracy_chart, finding_chart
 from fedgbo.reports.load import group_runs
 from fedgbo.reports.palette import ALGORITHMS, INK, STRONG
 from fedgbo.reports.sections import Line, sections_of
@@ -33,6 +33,10 @@ def layers(spec):
     return [inner for layer in spec["layer"] for inner in (layer.get("layer") or [layer])]
 
 
+def crossings(spec):
+    return next(layer["data"]["values"] for layer in layers(spec) if "size" in layer["encoding"])
+
+
 def texts(svg):
     return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
 
@@ -41,9 +45,9 @@ def test_the_finding_is_the_headline(groups, tmp_path):
     chart = accuracy_chart(groups, "digits")
     spec = chart.to_dict()
     assert spec["title"]["text"] == "FedGBO reached FedAvg's best accuracy in 3.0x fewer rounds (three seeds)"
-    assert spec["title"]["subtitle"] == (
+    assert spec["title"]["subtitle"] == [
         "digits. Mean over three seeds; bands: 95% confidence intervals of FedAvg and FedGBO."
-    )
+    ]
     (svg,) = save_chart(chart, tmp_path / "chart", ["svg"])
     drawn = texts(svg.read_text())
     assert drawn.count("3.0x fewer rounds") == 2  # its outline, and itself
@@ -61,11 +65,70 @@ def test_the_finding_is_the_headline(groups, tmp_path):
 def test_both_crossings_are_marked(groups):
     spec = accuracy_chart(groups, "digits", wide=True).to_dict()
     assert "hconcat" not in spec
-    dots = next(layer["data"]["values"] for layer in layers(spec) if layer["mark"].get("size") == 80)
-    assert [(dot["algorithm"], dot["round"], dot["goal"]) for dot in dots] == [
-        ("FedAvg", 30, pytest.approx(70)),
-        ("FedGBO", 10, pytest.approx(70)),
+    assert [(dot["algorithm"], dot["round"], dot["value"], dot["size"]) for dot in crossings(spec)] == [
+        ("FedAvg", 30, pytest.approx(70), 80),
+        ("FedGBO", 10, pytest.approx(70), 80),
     ]
+
+
+def test_crossings_lie_on_their_lines(write):
+    runs = [write(FEDAVG, 0, [0.1, 0.5, 0.6, 0.7]), write(FEDGBO, 0, [0.1, 0.5, 0.9, 0.8])]
+    dots = crossings(accuracy_chart(group_runs(runs), "digits", wide=True).to_dict())
+    assert [(dot["round"], dot["value"]) for dot in dots] == [(30, pytest.approx(70)), (20, pytest.approx(90))]
+
+
+def test_crossings_in_one_place_are_both_seen(write):
+    runs = [write(FEDAVG, 0, [0.1, 0.5, 0.7]), write(FEDGBO, 0, [0.1, 0.5, 0.7])]
+    below, above = crossings(accuracy_chart(group_runs(runs), "digits", wide=True).to_dict())
+    assert (below["algorithm"], above["algorithm"]) == ("FedAvg", "FedGBO")
+    assert below["size"] > 2 * above["size"]
+
+
+def names(spec):
+    return next(layer["data"]["values"] for layer in layers(spec) if "at" in str(layer["encoding"].get("y2")))
+
+
+def test_a_name_in_mid_panel_does_not_lie_on_a_line_that_goes_on(write):
+    """FedProx ends at round 10 above FedAvg, which then rises through the place of FedProx's name."""
+    runs = [write(FEDAVG, 0, [0.1, 0.2, 0.4, 0.5, 0.5]), write(FEDPROX, 0, [0.1, 0.22])]
+    runs.append(write(FEDGBO, 0, [0.1, 0.9, 0.9, 0.9, 0.9]))
+    chart = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    assert chart["title"]["subtitle"] == ["digits. FedProx ends at round 10."]
+    (fedprox,) = [name for name in names(chart) if name["algorithm"] == "FedProx"]
+    low, high = layers(chart)[1]["encoding"]["y"]["scale"]["domain"]
+    assert fedprox["at"] <= 20 - GAP / WIDE[1] * (high - low)
+
+
+def test_the_seeds_are_stated_once_if_there_is_one(write):
+    spec = accuracy_chart(group_runs([write(FEDAVG, 0, SLOW), write(FEDGBO, 0, FAST)]), "digits").to_dict()
+    assert json.dumps(spec["title"]).lower().count("seed") == 1
+
+
+def test_the_ratio_of_close_crossings_is_beside_its_arrow_and_clear_of_lines(write):
+    """FedProx stays where the arrow would be, at the lower end of the panel."""
+    runs = [write(FEDAVG, 0, [0.1, *[0.5] * 8, 0.6, 0.7]), write(FEDGBO, 0, [0.1, *[0.5] * 8, 0.72, 0.73])]
+    runs.append(write(FEDPROX, 0, [0.02] * 11))
+    spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    (text,) = [one for one in layers(spec) if one["mark"].get("dx") == -8 and "stroke" not in one["mark"]]
+    (row,) = text["data"]["values"]
+    assert row["text"] == "1.1x fewer rounds"
+    assert text["mark"]["align"] == "right"
+    assert row["middle"] == row["round"] == 90
+    assert 2 < row["base"] < 50
+
+
+def test_no_line_is_cut_late_and_no_band_of_the_two(write):
+    runs = [write(FEDAVG, seed, [0.1, 0.5 + 0.2 * seed, 0.6, 0.6]) for seed in range(3)]
+    runs += [write(FEDGBO, seed, [0.1, 0.7, 0.7, 0.7]) for seed in range(3)]
+    spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    domain = layers(spec)[1]["encoding"]["y"]["scale"]["domain"]
+    lows = [
+        row["accuracy_low"] for row in layers(spec)[0].get("data", spec["layer"][0]["data"])["values"] if row["round"]
+    ]
+    assert domain[0] <= min(lows)
+    runs += [write(FEDPROX, seed, [0.1, 0.3, 0.25, 0.6]) for seed in range(3)]
+    spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    assert layers(spec)[1]["encoding"]["y"]["scale"]["domain"][0] <= 25
 
 
 def test_names_are_in_final_order_and_do_not_overlap(write):
@@ -104,7 +167,7 @@ def test_two_seeds_have_no_bands(write):
     runs = [write(a, seed, accuracies) for a, accuracies in ((FEDAVG, SLOW), (FEDGBO, FAST)) for seed in range(2)]
     spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
     assert "accuracy_low" not in json.dumps(spec["layer"][0]["data"])
-    assert spec["title"]["subtitle"] == "digits. Mean over two seeds."
+    assert spec["title"]["subtitle"] == ["digits. Mean over two seeds."]
     assert conclusion(summarise(group_runs(runs))) == [
         "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), two seeds: too few for "
         "an interval of the ratio."

@@ -37,7 +37,7 @@ class Curve:
     mean: Floats  # (R,)
     half: Floats  # (R,), of the 95% interval; NaN with fewer than three seeds
     seeds: int
-    algorithm: str = ""  # decides the colour; the series in lower case if it is not given
+    algorithm: str  # decides the colour
 
 
 ROUNDS = Axis("round", "communication rounds")
@@ -84,13 +84,17 @@ def curve(
     row: str,
     column: str,
     series: str,
-    algorithm: str = "",
+    algorithm: str | None = None,
 ) -> Curve:
-    """Average runs that differ in their seed, at the rounds where all of them have a value."""
+    """Average runs that differ in their seed, at the rounds where all of them have a value.
+
+    `algorithm` decides the colour; by default it is that of the runs.
+    """
     rounds, values = over_seeds(runs, value)
     if not rounds.size:
         raise RunFolderError(f"{runs[0].path} has nothing to draw: its records lack what this picture shows")
-    return Curve(row, column, series, rounds, values.mean(axis=0), confidence(values), len(runs), algorithm)
+    owner = str(runs[0].config.algorithm["name"]) if algorithm is None else algorithm
+    return Curve(row, column, series, rounds, values.mean(axis=0), confidence(values), len(runs), owner)
 
 
 def curves_csv(curves: Sequence[Curve], heading: str, names: tuple[str, str, str, str]) -> str:
