@@ -53,7 +53,9 @@ def fill(page: str, parts: Mapping[str, str]) -> str:
 
 def draw_theory(page: Path, images: Path) -> None:
     """Draw the table of docs/theory.md, in which each row has β, T, η, the measured mean and Theorem 1's bound."""
-    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if re.match(r"\| [\d.]+ \| \d+ \|", line)]
+    text = page.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if re.match(r"\| [\d.]+ \| \d+ \|", line)]
+    seeds = re.findall(r"for each T, and (\w+ seeds)", text)
     cells = [line.strip("| ").split(" | ") for line in lines]
     rows = [
         {"rounds": int(rounds), "value": float(value), "colour": f"β = {beta}", "dash": name}
@@ -62,7 +64,7 @@ def draw_theory(page: Path, images: Path) -> None:
     ]
     times = [float(cell[5]) for cell in cells]
     title = f"Theorem 1 holds; its bound is {min(times):.0f} to {max(times):.0f} times what was measured"
-    chart = bound_chart(rows, title, "FedGBO with SGDm on quadratics, mean over seeds", points=True)
+    chart = bound_chart(rows, title, f"FedGBO with SGDm on quadratics, mean over {' '.join(seeds)}", points=True)
     save_with_digest(chart, page, images / "theory", "\n".join(lines).encode())
 
 

@@ -16,6 +16,7 @@ from fedgbo.reports.sections import sections_of
 from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
 from fedgbo.reports.table import Cell, Table, markdown
 
+SEARCH_SEEDS = 6  # of `fedgbo tune`, as the page has the command
 HIDDEN = ("FLOPs to match", "p")
 SCORES = {"curve": "mean of all rounds", "second half": "mean of the second half", "last": "after round 100"}
 WHERE = {"held-out": "held-out data", "test": "test set"}
@@ -44,8 +45,9 @@ def draw_digits(folder: Path, images: Path) -> None:
     ]
     scales = [Scale("lr", None, decay=False, logarithmic=True), Scale("beta", None, decay=True, logarithmic=True)]
     best = max((one for one in tried if one.state == "finished"), key=lambda one: one.score or 0.0)
-    title = f"FedGBO-SGDm on digits: lr = {best.settings['lr']:.2g} and beta = {best.settings['beta']:.2g} are best"
-    chart = sensitivity_chart(tried, scales, title, "accuracy on held-out data")
+    found = f"lr = {best.settings['lr']:.2g} and beta = {best.settings['beta']:.2g}"
+    title = f"FedGBO-SGDm on digits: of these settings, {found} are best"
+    chart = sensitivity_chart(tried, scales, title, "accuracy on held-out data", SEARCH_SEEDS)
     save_with_digest(chart, trials, images / "digits-tune")
 
 

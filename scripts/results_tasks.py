@@ -86,7 +86,9 @@ def draw(name: str, runs: Sequence[RunData], file: Path, folder: Path) -> None:
         return
     seeds = found[-1].seeds
     whole = [line for line in lines if set(seeds) <= {run.config.seed for run in line.runs}]
-    chart = accuracy_chart([_group(line, seeds) for line in whole], f"{_title(name)}, {found[-1].title}", wide=True)
+    chart = accuracy_chart(
+        [_group(line, seeds) for line in whole], f"{_title(name)}, {found[-1].end:,} rounds", wide=True
+    )
     save_with_digest(chart, file, folder / name)
 
 

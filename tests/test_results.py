@@ -72,6 +72,11 @@ def test_every_picture_is_made_of_the_data_that_is_there(picture):
     assert digest in picture.read_bytes(), "make results (or scripts/screenshot.py), and commit what it wrote"
 
 
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda picture: picture.name)
+def test_every_picture_states_its_seeds(picture):
+    assert re.search(r"\b(one seed|(two|three|four|five|six|seven|eight|nine|ten|\d+) seeds)\b", picture.read_text())
+
+
 @pytest.mark.parametrize("name", ["cifar100", "shakespeare", "femnist", "digits"])
 def test_the_numbers_in_a_picture_are_those_of_its_data(name, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))

@@ -127,6 +127,17 @@ def test_another_experiment_finds_the_runs_again_and_not_those_with_other_settin
     )
 
 
+def test_each_task_and_k_has_its_picture_and_its_result(place):
+    text = TWELVE.replace(', "mfl"]', "]").replace("seeds = 4", "seeds = 1").replace("steps = 1", "steps = [1, 2]")
+    (place / "two.toml").write_text(text)
+    done = call(place, "two.toml", "--out", place / "two")
+    for steps in (1, 2):
+        assert (place / "two" / f"two-digits-K-{steps}-6-rounds.svg").exists()
+        assert re.search(
+            rf"^digits, K = {steps}, 6 rounds: FedGBO .* FedAvg's best accuracy", done.stdout, re.MULTILINE
+        )
+
+
 def test_divergence_is_an_error_unless_it_is_expected(place):
     text = 'algorithms = "fedavg"\nseeds = 1\nrounds = 2\n[[run]]\nalgorithms = "fedavg"\nlr = 1e30\n'
     (place / "wild.toml").write_text(text)

@@ -1,7 +1,9 @@
 """`fedgbo export` and `fedgbo init`: files that other programs read, and a project that runs as it stands."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 
 import fedgbo
 from fedgbo.cli.main import app
+from fedgbo.reports.palette import INK, STRONG
 
 
 def call(*args):
@@ -74,7 +77,12 @@ def test_a_new_project_runs_as_it_stands(tmp_path, monkeypatch):
     assert result.accuracy > 0.6
     compared = call("experiment", "compare.toml", "--scale", 0.1, "--jobs", 1, "--quiet")
     assert compared.exit_code == 0, compared.stderr
-    assert "fedgbo-sgdm (lr=0.3)" in compared.stdout
+    assert re.search(r"^fedgbo-sgdm \(lr=0\.[13]\) .*FedAvg's best accuracy", compared.stdout, re.MULTILINE)
+    picture = Path("runs/compare-scale0.1.svg").read_text()  # the same as that of `fedgbo compare`
+    assert "FedAvg&#39;s best: " in picture or "FedAvg's best: " in picture
+    assert "Rounds to " in picture
+    strokes = set(re.findall(r'stroke="(#[0-9a-f]{6})" stroke-width="([\d.]+)"', picture))
+    assert {(STRONG, "3.2"), (INK, "2.2")} <= strokes
     tests = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], capture_output=True, text=True
     )

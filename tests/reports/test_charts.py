@@ -12,6 +12,7 @@ from fedgbo.reports.charts import panel_chart, save_chart
 from fedgbo.reports.curves import curve, curves_csv
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import group_runs
+from fedgbo.reports.palette import ALGORITHMS, INK, STRONG
 from tests.reports.runs import FEDAVG, FEDGBO
 
 
@@ -76,6 +77,22 @@ def test_wide_bands_do_not_flatten_the_lines(write):
     domain = spec["vconcat"][0]["hconcat"][0]["layer"][1]["encoding"]["y"]["scale"]["domain"]
     assert line.half[1] > 0.7
     assert domain == pytest.approx([14, 66])
+
+
+def test_colours_and_bands_of_panels_belong_to_algorithms(write):
+    kinds = {"fedavg (lr=0.1)": FEDAVG, "fedgbo-sgdm": FEDGBO, "mfl-sgdm": {**FEDGBO, "name": "mfl"}}
+    lines = [
+        curve([write(kind, seed, [0.1, 0.5]) for seed in range(3)], accuracy, row="a", column="", series=series)
+        for series, kind in kinds.items()
+    ]
+    spec = json.loads(panel_chart(lines, "t", ["scale 0.1"], "v").to_json())
+    scale = spec["vconcat"][0]["hconcat"][0]["layer"][1]["encoding"]["color"]["scale"]
+    colours = dict(zip(scale["domain"], scale["range"], strict=True))
+    assert colours == {"fedavg (lr=0.1)": INK, "fedgbo-sgdm": STRONG, "mfl-sgdm": ALGORITHMS["mfl"][1]}
+    assert spec["title"]["subtitle"] == [
+        "scale 0.1",
+        "Mean over three seeds; bands: 95% confidence intervals of fedavg (lr=0.1) and fedgbo-sgdm.",
+    ]
 
 
 def test_the_legend_is_in_the_order_of_the_fullest_panel(write):

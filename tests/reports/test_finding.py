@@ -2,18 +2,19 @@
 
 import json
 import re
-from itertools import product
+from itertools import combinations_with_replacement
+from math import factorial, prod
 
 import numpy as np
 import pytest
 
-from fedgbo.reports.charts import save_chart
+from fedgbo.reports.charts import save_chart, spread
 from fedgbo.reports.comparison import Ratio, conclusion, fewer_rounds, finding, summarise
 from fedgbo.reports.curves import SCORES, Axis
-from fedgbo.reports.finding import GAP, SIZE, accuracy_chart, finding_chart, spread
+from fedgbo.reports.finding import GAP, SIZE, WIDE, accuracy_chart, finding_chart
 from fedgbo.reports.load import group_runs
 from fedgbo.reports.palette import ALGORITHMS, INK, STRONG
-from fedgbo.reports.sections import Line
+from fedgbo.reports.sections import Line, sections_of
 from tests.reports.runs import FEDAVG, FEDGBO
 
 FEDPROX = {"name": "fedprox", "optimiser": {"name": "sgd", "lr": 0.1}, "mu": 0.1}
@@ -32,6 +33,10 @@ def layers(spec):
     return [inner for layer in spec["layer"] for inner in (layer.get("layer") or [layer])]
 
 
+def crossings(spec):
+    return next(layer["data"]["values"] for layer in layers(spec) if "size" in layer["encoding"])
+
+
 def texts(svg):
     return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
 
@@ -40,9 +45,9 @@ def test_the_finding_is_the_headline(groups, tmp_path):
     chart = accuracy_chart(groups, "digits")
     spec = chart.to_dict()
     assert spec["title"]["text"] == "FedGBO reached FedAvg's best accuracy in 3.0x fewer rounds (three seeds)"
-    assert spec["title"]["subtitle"] == (
+    assert spec["title"]["subtitle"] == [
         "digits. Mean over three seeds; bands: 95% confidence intervals of FedAvg and FedGBO."
-    )
+    ]
     (svg,) = save_chart(chart, tmp_path / "chart", ["svg"])
     drawn = texts(svg.read_text())
     assert drawn.count("3.0x fewer rounds") == 2  # its outline, and itself
@@ -60,11 +65,70 @@ def test_the_finding_is_the_headline(groups, tmp_path):
 def test_both_crossings_are_marked(groups):
     spec = accuracy_chart(groups, "digits", wide=True).to_dict()
     assert "hconcat" not in spec
-    dots = next(layer["data"]["values"] for layer in layers(spec) if layer["mark"].get("size") == 80)
-    assert [(dot["algorithm"], dot["round"], dot["goal"]) for dot in dots] == [
-        ("FedAvg", 30, pytest.approx(70)),
-        ("FedGBO", 10, pytest.approx(70)),
+    assert [(dot["algorithm"], dot["round"], dot["value"], dot["size"]) for dot in crossings(spec)] == [
+        ("FedAvg", 30, pytest.approx(70), 80),
+        ("FedGBO", 10, pytest.approx(70), 80),
     ]
+
+
+def test_crossings_lie_on_their_lines(write):
+    runs = [write(FEDAVG, 0, [0.1, 0.5, 0.6, 0.7]), write(FEDGBO, 0, [0.1, 0.5, 0.9, 0.8])]
+    dots = crossings(accuracy_chart(group_runs(runs), "digits", wide=True).to_dict())
+    assert [(dot["round"], dot["value"]) for dot in dots] == [(30, pytest.approx(70)), (20, pytest.approx(90))]
+
+
+def test_crossings_in_one_place_are_both_seen(write):
+    runs = [write(FEDAVG, 0, [0.1, 0.5, 0.7]), write(FEDGBO, 0, [0.1, 0.5, 0.7])]
+    below, above = crossings(accuracy_chart(group_runs(runs), "digits", wide=True).to_dict())
+    assert (below["algorithm"], above["algorithm"]) == ("FedAvg", "FedGBO")
+    assert below["size"] > 2 * above["size"]
+
+
+def names(spec):
+    return next(layer["data"]["values"] for layer in layers(spec) if "at" in str(layer["encoding"].get("y2")))
+
+
+def test_a_name_in_mid_panel_does_not_lie_on_a_line_that_goes_on(write):
+    """FedProx ends at round 10 above FedAvg, which then rises through the place of FedProx's name."""
+    runs = [write(FEDAVG, 0, [0.1, 0.2, 0.4, 0.5, 0.5]), write(FEDPROX, 0, [0.1, 0.22])]
+    runs.append(write(FEDGBO, 0, [0.1, 0.9, 0.9, 0.9, 0.9]))
+    chart = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    assert chart["title"]["subtitle"] == ["digits. FedProx ends at round 10."]
+    (fedprox,) = [name for name in names(chart) if name["algorithm"] == "FedProx"]
+    low, high = layers(chart)[1]["encoding"]["y"]["scale"]["domain"]
+    assert fedprox["at"] <= 20 - GAP / WIDE[1] * (high - low)
+
+
+def test_the_seeds_are_stated_once_if_there_is_one(write):
+    spec = accuracy_chart(group_runs([write(FEDAVG, 0, SLOW), write(FEDGBO, 0, FAST)]), "digits").to_dict()
+    assert json.dumps(spec["title"]).lower().count("seed") == 1
+
+
+def test_the_ratio_of_close_crossings_is_beside_its_arrow_and_clear_of_lines(write):
+    """FedProx stays where the arrow would be, at the lower end of the panel."""
+    runs = [write(FEDAVG, 0, [0.1, *[0.5] * 8, 0.6, 0.7]), write(FEDGBO, 0, [0.1, *[0.5] * 8, 0.72, 0.73])]
+    runs.append(write(FEDPROX, 0, [0.02] * 11))
+    spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    (text,) = [one for one in layers(spec) if one["mark"].get("dx") == -8 and "stroke" not in one["mark"]]
+    (row,) = text["data"]["values"]
+    assert row["text"] == "1.1x fewer rounds"
+    assert text["mark"]["align"] == "right"
+    assert row["middle"] == row["round"] == 90
+    assert 2 < row["base"] < 50
+
+
+def test_no_line_is_cut_late_and_no_band_of_the_two(write):
+    runs = [write(FEDAVG, seed, [0.1, 0.5 + 0.2 * seed, 0.6, 0.6]) for seed in range(3)]
+    runs += [write(FEDGBO, seed, [0.1, 0.7, 0.7, 0.7]) for seed in range(3)]
+    spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    domain = layers(spec)[1]["encoding"]["y"]["scale"]["domain"]
+    lows = [
+        row["accuracy_low"] for row in layers(spec)[0].get("data", spec["layer"][0]["data"])["values"] if row["round"]
+    ]
+    assert domain[0] <= min(lows)
+    runs += [write(FEDPROX, seed, [0.1, 0.3, 0.25, 0.6]) for seed in range(3)]
+    spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    assert layers(spec)[1]["encoding"]["y"]["scale"]["domain"][0] <= 25
 
 
 def test_names_are_in_final_order_and_do_not_overlap(write):
@@ -103,10 +167,10 @@ def test_two_seeds_have_no_bands(write):
     runs = [write(a, seed, accuracies) for a, accuracies in ((FEDAVG, SLOW), (FEDGBO, FAST)) for seed in range(2)]
     spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
     assert "accuracy_low" not in json.dumps(spec["layer"][0]["data"])
-    assert spec["title"]["subtitle"] == "digits. Mean over two seeds."
+    assert spec["title"]["subtitle"] == ["digits. Mean over two seeds."]
     assert conclusion(summarise(group_runs(runs))) == [
         "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), two seeds: too few for "
-        "an interval."
+        "an interval of the ratio."
     ]
 
 
@@ -120,37 +184,80 @@ def test_other_axes_and_scores(groups):
 
 
 def test_the_interval_is_that_of_all_resamples(write):
-    """With three seeds there are 27 equally likely resamples, which a loop can count."""
-    ours = [[0.1, 0.5, 0.7, 0.8], [0.1, 0.6, 0.9, 0.9], [0.1, 0.3, 0.5, 0.75]]
-    theirs = [[0.1, 0.3, 0.6, 0.7], [0.1, 0.4, 0.65, 0.6], [0.1, 0.2, 0.6, 0.7]]
+    """Six seeds have 462 resamples, which a loop can count; one with counts c_i has the chance 6! / (6^6 Π c_i!)."""
+    ours = [[0.1, 0.5, 0.7, 0.8], [0.1, 0.6, 0.9, 0.9], [0.1, 0.3, 0.5, 0.75]] * 2
+    theirs = [[0.1, 0.3, 0.6, 0.7], [0.1, 0.4, 0.65, 0.6], [0.1, 0.2, 0.6, 0.7]] * 2
     runs = [write(FEDAVG, seed, values) for seed, values in enumerate(theirs)]
     baseline, group = group_runs(runs + [write(FEDGBO, seed, values) for seed, values in enumerate(ours)])
     ratios = []
-    for draw in product(range(3), repeat=3):
+    for draw in combinations_with_replacement(range(6), 6):
         mean, rival = (np.mean([curves[i] for i in draw], axis=0) for curves in (ours, theirs))
         reached = [t for t, value in zip((0, 10, 20, 30), mean, strict=True) if value >= max(rival) - 1e-9]
-        ratios.append(10 * int(np.argmax(rival)) / reached[0] if reached else 0)
+        ratio = 10 * int(np.argmax(rival)) / reached[0] if reached else 0
+        ratios += [ratio] * (factorial(6) // prod(factorial(draw.count(i)) for i in range(6)))
+    assert len(ratios) == 6**6
     low, high = np.quantile(ratios, [0.025, 0.975], method="inverted_cdf")
     found = fewer_rounds(group, baseline)
     assert (found.low, found.high) == (low, high)
     assert found.low < found.value <= found.high
 
 
-def test_seeds_that_agree_have_a_narrow_interval(groups):
-    assert finding(summarise(groups)).ours.fewer == Ratio(3.0, 3.0, 3.0)
-    assert conclusion(summarise(groups)) == [
+def of_seeds(write, seeds, **curves):
+    """Summaries of runs whose accuracies are functions of the seed, by algorithm."""
+    kinds = {"fedavg": FEDAVG, "fedgbo": FEDGBO}
+    runs = [write(kinds[name], seed, curve(seed)) for name, curve in curves.items() for seed in range(seeds)]
+    return summarise(group_runs(runs))
+
+
+def test_the_bootstrap_needs_six_seeds(write):
+    said = "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), "
+    five = of_seeds(write, 5, fedavg=lambda _: SLOW, fedgbo=lambda _: FAST)
+    assert finding(five).ours.fewer == Ratio(3.0)
+    assert conclusion(five) == [f"{said}five seeds: too few for an interval of the ratio."]
+
+
+def test_seeds_that_agree_have_a_narrow_interval(write):
+    rows = of_seeds(write, 6, fedavg=lambda _: SLOW, fedgbo=lambda _: FAST)
+    assert finding(rows).ours.fewer == Ratio(3.0, 3.0, 3.0)
+    assert conclusion(rows) == [
         "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), 95% interval 3.0x to "
-        "3.0x, three seeds."
+        "3.0x, six seeds."
     ]
 
 
 def test_what_may_be_chance_is_called_so(write):
-    runs = [write(FEDAVG, seed, [0.1, 0.5, 0.6, 0.7 + 0.1 * (seed == 0)]) for seed in range(3)]
-    runs += [write(FEDGBO, seed, [0.1, 0.5, 0.6 + 0.2 * seed, 0.6]) for seed in range(3)]
-    found = finding(summarise(group_runs(runs)))
+    rows = of_seeds(
+        write,
+        6,
+        fedavg=lambda seed: [0.1, 0.5, 0.6, 0.7 + 0.1 * (seed % 3 == 0)],
+        fedgbo=lambda seed: [0.1, 0.5, 0.6 + 0.2 * (seed % 3), 0.6],
+    )
+    found = finding(rows)
     assert not found.ours.fewer.clear
-    assert found.headline == "FedGBO and FedAvg: no clear difference in rounds (three seeds)"
-    assert "but this may be chance: 95% interval not reached to 1.5x" in found.sentence
+    assert found.headline == "FedGBO and FedAvg: no clear difference in rounds (six seeds)"
+    assert "but this may be chance: 95% interval not reached to 1.5x fewer" in found.sentence
+
+
+def test_more_rounds_have_an_interval_of_more_rounds(write):
+    slower = of_seeds(write, 6, fedavg=lambda _: [0.1, 0.5, 0.7, 0.6], fedgbo=lambda _: [0.1, 0.5, 0.6, 0.7])
+    assert conclusion(slower) == [
+        "FedGBO reached FedAvg's best accuracy (70.0%) in 1.5x more rounds (30 instead of 20), 95% interval 1.5x to "
+        "1.5x, six seeds."
+    ]
+
+
+def test_the_best_setting_is_named_first_and_solid(write):
+    faster = {"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.3, "beta": 0.9}}
+    runs = [write(FEDAVG, 0, SLOW), write(FEDGBO, 0, [0.1, 0.5, 0.6, 0.65]), write(faster, 0, FAST, name="faster")]
+    (section,) = sections_of(runs)
+    groups = section.groups()
+    said = conclusion(summarise(groups))
+    assert said[0].startswith("fedgbo-sgdm (lr=0.3) reached FedAvg's best accuracy")
+    assert said[1].startswith("fedgbo-sgdm (lr=0.1) did not reach")
+    dash = layers(accuracy_chart(groups, "digits", wide=True).to_dict())[1]["encoding"]["strokeDash"]["scale"]
+    dashes = dict(zip(dash["domain"], dash["range"], strict=True))
+    assert dashes["fedgbo-sgdm (lr=0.3)"] == [1, 0]
+    assert dashes["fedgbo-sgdm (lr=0.1)"] != [1, 0]
 
 
 def test_what_is_not_reached_is_said(write):

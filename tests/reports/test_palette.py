@@ -1,6 +1,6 @@
 """Colours belong to algorithms; each can be told from the paper, light or dark."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 
@@ -43,6 +43,11 @@ def test_contrast_on_light_and_dark_paper(colour):
     assert contrast(DARK.get(colour, colour), DARK[PAPER]) >= 3
 
 
+def test_other_lines_have_colours_that_no_algorithm_has():
+    for one, other in product([channels(colour) for _, colour in ALGORITHMS.values()], map(channels, OTHERS)):
+        assert sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5 > 0.15
+
+
 def test_rivals_are_muted():
     """The spread of a colour's channels is 0 for grey and 1 for the strongest colours."""
     spread = {name: max(channels(colour)) - min(channels(colour)) for name, (_, colour) in ALGORITHMS.items()}
@@ -64,6 +69,9 @@ def test_a_colour_does_not_depend_on_the_other_lines():
     assert Palette({"fedavg": "fedavg"}, ink="var(--fedavg)").colour("fedavg") == "var(--fedavg)"
     assert crowd.dash("fedgbo-sgdm") == [1, 0]
     assert crowd.dash("fedgbo-adam") != [1, 0]  # two lines of one algorithm
+    compared = Palette(crowd.algorithms, compared=("fedavg", "fedgbo-adam"))
+    assert compared.dash("fedgbo-adam") == [1, 0]
+    assert compared.dash("fedgbo-sgdm") != [1, 0]
     assert crowd.width("fedgbo-sgdm") > crowd.width("fedavg") > Palette({"mfl": "mfl"}).width("mfl")
     assert crowd.colour("mine") == OTHERS[0]
 

@@ -36,9 +36,11 @@ from fedgbo.experiments.results import (
 )
 from fedgbo.experiments.shelf import State
 from fedgbo.experiments.study import carry_out, final_groups, kept_runs, read_study, search_table
-from fedgbo.reports.charts import bands, panel_chart
+from fedgbo.reports.charts import panel_chart
 from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.curves import curve, curves_csv
+from fedgbo.reports.finding import accuracy_chart
+from fedgbo.reports.sections import slug
 from fedgbo.reports.table import FILES, RENDERERS, Table, plain_table
 
 Overrides = Annotated[
@@ -75,13 +77,7 @@ def experiment(
     made = sections(found)
     if any(section.groups for section in made):
         _show_results(lambda *_: summary_table(made, asked.name, heading(asked, found)), found, asked, to, wide)
-        curves = [
-            curve(group.runs, lambda record: record.accuracy, row=section.title, column="", series=group.label)
-            for section in made
-            for group in section.groups
-        ]
-        names = ("runs", "column", "algorithm", "accuracy")
-        _save_figure(Figure("", lambda _: curves, "test accuracy (%)", 100, names), found, asked, to)
+        _save_pictures([section for section in made if section.groups], found, asked, to)
     if left := without_accuracy(found):
         command = f"fedgbo report {shlex.quote(str(to / 'runs'))} -o report.html"
         out.print(escape(f"{len(left)} runs have no accuracy: their task has no metric; for their loss: {command}"))
@@ -139,11 +135,30 @@ def _show_results(
         _write(to / f"{asked.file_name}.{kind}", render(table))
 
 
+def _save_pictures(made: Sequence[Section], found: Results, asked: Experiment, to: Path) -> None:
+    """Write the curves as numbers and, where altair is installed, a picture of each section; print the results."""
+    said, names = heading(asked, found), ("runs", "column", "algorithm", "accuracy")
+    curves = [
+        curve(group.runs, lambda record: record.accuracy, row=section.title, column="", series=group.label)
+        for section in made
+        for group in section.groups
+    ]
+    _write(to / f"{asked.file_name}-curves.csv", curves_csv(curves, said, names))
+    for section in made:
+        stem = to / (f"{asked.file_name}-{slug(section.title)}" if made[1:] else asked.file_name)
+        draw = partial(accuracy_chart, section.groups, f"{said}: {section.title}")
+        for file in save_chart_if_possible(draw, stem, ("png", "svg", "pdf")):
+            out.print(f"wrote {escape(str(file))}")
+    for section in made:
+        for line in conclusion(summarise(section.groups)):
+            out.print(escape(f"{section.title}: {line}" if made[1:] else line))
+
+
 def _save_figure(figure: Figure, found: Results, asked: Experiment, to: Path, wide: bool = False) -> None:
     """Write a figure's curves as numbers and, where altair is installed, as a picture."""
     curves = figure.curves(found)
     _write(to / f"{asked.file_name}-curves.csv", curves_csv(curves, heading(asked, found), figure.names))
-    said = [*asked.words, *found.lacking, bands(max(line.seeds for line in curves))]
+    said = [*asked.words, *found.lacking]
     draw = partial(panel_chart, curves, asked.title, said, figure.value, figure.factor)
     for file in save_chart_if_possible(draw, to / asked.file_name, ("png", "svg", "pdf")):
         out.print(f"wrote {escape(str(file))}")

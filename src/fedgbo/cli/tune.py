@@ -196,7 +196,7 @@ def _report(study: "optuna.Study", plan: Plan, folder: Path, as_json: bool, seco
     write_atomic(folder / "result.json", (json.dumps(summary, indent=2) + "\n").encode())
     grid, title = plan.search == "grid", f"{plan.task['name']}: {plan.algorithm} {plan.optimiser or ''}".rstrip()
     scales = [Scale(axis.name, axis.values if grid else None, axis.decay, axis.logarithmic) for axis in plan.axes]
-    draw = partial(sensitivity_chart, found.tried, scales, title, measured)
+    draw = partial(sensitivity_chart, found.tried, scales, title, measured, plan.seeds)
     files = save_chart_if_possible(draw, folder / "sensitivity")
     if as_json:
         print_json(summary)

@@ -29,8 +29,8 @@ SELECTORS = (*PLURALS, "local_steps")
 LISTS = ("tasks", "local_steps", "rounds", "algorithms", "optimisers", *SETTINGS, "seeds")  # may be lists: the product
 GRID_KEYS = (*PLURALS, *(key for key in Request.model_fields if key not in PLURALS.values()))
 
+FEWEST_SEEDS = 2  # of a shortened run, so that there is still a mean
 TEST_SAMPLES, FEWEST_TEST_SAMPLES = 10_000, 200  # of a shortened run: the first times the scale, at least the second
-FEWEST_SEEDS = 2  # so that there is still an interval
 SIZED = {"shakespeare-synthetic": 5573}  # stand-ins with so many samples a client that full gradients take minutes
 FEWEST_SAMPLES = 64
 

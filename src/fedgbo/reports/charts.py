@@ -1,18 +1,27 @@
-"""Charts of curves with confidence bands, for the page and for papers. altair draws, vl-convert writes the files."""
+"""Charts of curves with confidence bands, for the page and for papers. altair draws, vl-convert writes the files.
+
+The last functions find places for text that do not lie on lines. Heights are values of the y axis; a line is two
+arrays, its places on the x axis and its values there.
+"""
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedgbo.core import ConfigError, MissingExtraError, optional
+from fedgbo.reports.comparison import FEWEST_SEEDS, number_word
 from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, Point, interval_fields
+from fedgbo.reports.load import Floats
 from fedgbo.reports.palette import DARK, INK, PAPER, QUIET, RULE, Palette
 
 KINDS = ("png", "svg", "pdf")
 PADDING = {"left": 8, "top": 8, "bottom": 8, "right": 16}
 WIDE, NARROW = (640, 400), (270, 180)  # width and height of a single panel, and of one among many
+Span = tuple[float, float]  # from, to
 ROOM = 0.15  # for bands in a panel, as a share of what its lines span
 
 
@@ -66,15 +75,25 @@ def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
     return chart.configure_legend(**text, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
 
 
-def bands(seeds: int) -> str:
-    """Explain lines and bands.
+def described(seeds: Mapping[str, int], two: Sequence[str]) -> str:
+    """Explain lines and bands; `seeds` has the number of each label, `two` are the labels with bands.
 
-    >>> bands(1), bands(2)
-    ('one seed', 'mean of 2 seeds')
+    >>> described({"FedAvg": 1}, []), described({"FedAvg": 3, "MFL": 2}, ["FedAvg"])
+    ('One seed.', 'Mean over three seeds; bands: 95% confidence intervals of FedAvg.')
     """
-    if seeds < 3:
-        return "one seed" if seeds == 1 else f"mean of {seeds} seeds"
-    return f"mean of {seeds} seeds; bands of FedAvg and FedGBO: 95% confidence interval"
+    most = max(seeds.values())
+    said = "One seed" if most == 1 else f"Mean over {number_word(most)}"
+    with_bands = [label for label in two if seeds[label] >= FEWEST_SEEDS]
+    return f"{said}; bands: 95% confidence intervals of {listed(with_bands)}." if with_bands else f"{said}."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Write a list.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([*([", ".join(names[:-1])] if names[1:] else []), *names[-1:]])
 
 
 def embedded(chart: Any) -> dict[str, Any]:
@@ -109,7 +128,7 @@ def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], va
     rows, columns = (list(dict.fromkeys(getattr(c, key) for c in curves)) for key in ("row", "column"))
     fullest = max(curves, key=lambda c: sum((o.row, o.column) == (c.row, c.column) for o in curves))
     first = [c for c in curves if (c.row, c.column) == (fullest.row, fullest.column)]  # orders the legend
-    palette = Palette({c.series: c.algorithm or c.series.lower() for c in [*first, *curves]})
+    palette = Palette({c.series: c.algorithm for c in [*first, *curves]})
     width, height = NARROW if len(rows) * len(columns) > 1 else WIDE
     y, most = Axis("mean", value), 100.0 if factor == 100 else math.inf
     legend, lines = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1), []
@@ -128,7 +147,8 @@ def panel_chart(curves: Sequence[Curve], title: str, subtitle: Sequence[str], va
             name = ", ".join(part for part in (row, column) if part)
             panels.append(panel.properties(width=width, height=height, title=name))
         lines.append(alt.hconcat(*panels))
-    return titled(alt.vconcat(*lines), title, list(subtitle))
+    seeds = {c.series: max(o.seeds for o in curves if o.series == c.series) for c in curves}
+    return titled(alt.vconcat(*lines), title, [*subtitle, described(seeds, palette.bands)])
 
 
 def round_axis() -> Any:
@@ -188,3 +208,62 @@ def colours(palette: Palette, legend: Any = None) -> Any:
     names = list(palette.algorithms)
     scale = alt.Scale(domain=names, range=[palette.colour(name) for name in names])
     return alt.Color("algorithm:N", scale=scale, legend=legend)
+
+
+def spread(values: Floats, gap: float, low: float, high: float) -> Floats:
+    """Return the nearest values (least squares) in the same order, at least `gap` apart, within low ... high.
+
+    >>> spread(np.array([5.0, 5.0, 1.0]), 2.0, 0.0, 9.0).tolist()
+    [4.0, 6.0, 1.0]
+    """
+    order = np.argsort(values, kind="stable")
+    steps = gap * np.arange(len(values))
+    blocks: list[list[float]] = []  # of values that touch: their sum and number
+    for value in values[order] - steps:
+        blocks.append([float(value), 1.0])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            total, number = blocks.pop()
+            blocks[-1] = [blocks[-1][0] + total, blocks[-1][1] + number]
+    level = np.concatenate([np.full(int(number), total / number) for total, number in blocks])
+    placed = np.empty_like(values)
+    placed[order] = np.clip(level, low, max(low, high - steps[-1])) + steps
+    return placed
+
+
+def spans(lines: Iterable[tuple[Floats, Floats]], left: float, right: float) -> list[Span]:
+    """Return the lowest and the highest value between left and right of each line that goes on beyond left.
+
+    >>> spans([(np.array([0.0, 10.0]), np.array([0.0, 5.0])), (np.array([0.0, 4.0]), np.array([9.0, 9.0]))], 4.0, 6.0)
+    [(2.0, 3.0)]
+    """
+    found = []
+    for places, values in lines:
+        if places[-1] > left:
+            ends = np.interp([left, right], places, values)
+            here = [*ends.tolist(), *values[(places >= left) & (places <= right)].tolist()]
+            found.append((min(here), max(here)))
+    return found
+
+
+def lane(value: float, taken: Sequence[Span], low: float, high: float) -> Span:
+    """Return the free heights for the name of this value: above the spans below it, and below all others.
+
+    >>> lane(5.0, [(1.0, 3.0), (4.0, 6.0), (8.0, 9.0)], 0.0, 10.0)
+    (3.0, 4.0)
+    """
+    floor = max((top for _, top in taken if top < value), default=low)
+    return floor, min((bottom for bottom, top in taken if top >= value), default=high)
+
+
+def lowest_gap(taken: Iterable[Span], need: float, low: float, high: float) -> float:
+    """Return where the lowest free heights begin that are at least `need`; without such heights, the lower end.
+
+    >>> lowest_gap([(1.0, 3.0), (6.0, 7.0)], 2.0, 0.0, 10.0), lowest_gap([(1.0, 9.0)], 2.0, 0.0, 10.0)
+    (3.0, 0.0)
+    """
+    at = low
+    for bottom, top in sorted(taken):
+        if bottom - at >= need:
+            return at
+        at = max(at, top)
+    return at if high - at >= need else low

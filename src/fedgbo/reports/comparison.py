@@ -16,9 +16,11 @@ from fedgbo.core import ConfigError, stream
 from fedgbo.reports.load import Floats, Group
 from fedgbo.reports.palette import shown_names
 
-FEWEST_SEEDS = 3  # for an interval of a ratio, and for a band in a picture
+FEWEST_SEEDS = 3  # for an interval of a mean; with two it is often wider than the scale
+FEWEST_RESAMPLED = 6  # seeds for the bootstrap; with fewer it returns little but the smallest and the largest seed
 RESAMPLES = 10_000
 ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
+SAME = "no difference"
 SCALE = 1.0  # of accuracies; an interval that is wider says nothing
 
 
@@ -28,8 +30,8 @@ class Paired:
 
     seeds: int
     difference: float
-    interval: float | None  # half of its 95% confidence interval; None with a single seed
-    p: float | None  # two-sided, under the hypothesis of no difference; None with a single seed
+    interval: float | None  # half of its 95% confidence interval; None with fewer than three seeds
+    p: float | None  # two-sided, under the hypothesis of no difference; None with fewer than three seeds
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Ratio:
     """FedAvg's rounds to its best accuracy, divided by the rounds of another algorithm to that accuracy."""
 
     value: float
-    low: float | None = None  # the 95% bootstrap interval over seeds; 0: not reached. None with fewer than three seeds
+    low: float | None = None  # the 95% bootstrap interval over seeds; 0: not reached. None with fewer than six seeds
     high: float | None = None
 
     @property
@@ -63,7 +65,7 @@ class Summary:
     label: str
     seeds: int
     accuracy: float  # the highest mean over seeds
-    interval: float | None  # half of its 95% confidence interval; None with a single seed
+    interval: float | None  # half of its 95% confidence interval; None with fewer than three seeds
     best: Effort  # to reach it
     match: Effort | None  # to match the baseline's best; None if never
     versus: Paired | None = None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
@@ -104,10 +106,10 @@ class Finding:
         rounds = f"{needed:,}" if needed == baseline else f"{needed:,} instead of {baseline:,}"
         said = f"{self.name} reached FedAvg's best accuracy {goal} in {times(fewer.value)} ({rounds})"
         if fewer.low is None or fewer.high is None:
-            return f"{said}, {self.seeds}: too few for an interval."
-        low = f"{fewer.low:.1f}x" if fewer.low else "not reached"
-        interval = f"95% interval {low} to {fewer.high:.1f}x, {self.seeds}"
-        return f"{said}, {interval}." if fewer.clear else f"{said}, but this may be chance: {interval}."
+            return f"{said}, {self.seeds}: too few for an interval of the ratio."
+        interval = f"95% interval {ends(fewer.low, fewer.high)}, {self.seeds}"
+        chance = not fewer.clear and needed != baseline
+        return f"{said}, but this may be chance: {interval}." if chance else f"{said}, {interval}."
 
     @property
     def _without_ratio(self) -> str:
@@ -116,9 +118,9 @@ class Finding:
 
 
 def confidence(values: Floats) -> Floats:
-    """Return half of the 95% Student's t interval of the mean over the first axis; NaN with a single value."""
+    """Return half of the 95% Student's t interval of the mean over the first axis; NaN with fewer than three values."""
     n = len(values)
-    if n < 2:
+    if n < FEWEST_SEEDS:
         return np.full(values.shape[1:], np.nan)
     half: Floats = stdtrit(n - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(n)
     return half
@@ -135,7 +137,7 @@ def paired(ours: Floats, theirs: Floats) -> Paired:
         raise ConfigError("a paired comparison needs two lists with one value for each seed, of the same seeds")
     n, differences = len(ours), ours - theirs
     mean = float(differences.mean())
-    if n < 2:
+    if n < FEWEST_SEEDS:
         return Paired(n, mean, None, None)
     error = float(differences.std(ddof=1)) / math.sqrt(n)
     if error == 0:  # all seeds have the same difference
@@ -160,7 +162,7 @@ def fewer_rounds(group: Group, baseline: Group) -> Ratio | None:
         return None
     places = [{run.config.seed: i for i, run in enumerate(g.runs)} for g in (group, baseline)]
     seeds = sorted(places[0].keys() & places[1].keys())
-    if len(seeds) < FEWEST_SEEDS:
+    if len(seeds) < FEWEST_RESAMPLED:
         return Ratio(value)
     n = len(seeds)
     weights = stream(0, "bootstrap").multinomial(n, [1 / n] * n, size=RESAMPLES) / n  # (resamples, seeds)
@@ -209,7 +211,7 @@ def summarise(groups: Sequence[Group]) -> list[Summary]:
 
 
 def findings(summaries: Sequence[Summary]) -> list[Finding]:
-    """Compare each FedGBO with FedAvg; of several FedAvgs with different settings, the most accurate."""
+    """Compare each FedGBO, the most accurate first, with FedAvg; of several FedAvgs, with the most accurate."""
     named = [row.algorithm or row.label.partition(" ")[0].partition("-")[0].lower() for row in summaries]
     plain = [row for row, name in zip(summaries, named, strict=True) if name == "fedavg"]
     baseline = max(plain, key=lambda row: row.accuracy, default=None)
@@ -217,12 +219,13 @@ def findings(summaries: Sequence[Summary]) -> list[Finding]:
         return []
     shown = shown_names([row.label for row in summaries], named)
     every = zip(summaries, named, shown, strict=True)
-    return [Finding(baseline, row, title) for row, name, title in every if name == "fedgbo"]
+    made = [Finding(baseline, row, title) for row, name, title in every if name == "fedgbo"]
+    return sorted(made, key=lambda found: -found.ours.accuracy)
 
 
 def finding(summaries: Sequence[Summary]) -> Finding | None:
     """Compare the most accurate FedGBO with FedAvg; None where one of them is missing."""
-    return max(findings(summaries), key=lambda found: found.ours.accuracy, default=None)
+    return next(iter(findings(summaries)), None)
 
 
 def conclusion(summaries: Sequence[Summary]) -> list[str]:
@@ -233,12 +236,31 @@ def conclusion(summaries: Sequence[Summary]) -> list[str]:
 def times(ratio: float) -> str:
     """Say how many fewer rounds were needed.
 
-    >>> times(1.58), times(0.5), times(1.0)
-    ('1.6x fewer rounds', '2.0x more rounds', 'the same number of rounds')
+    >>> times(1.58), times(0.5), times(1.0), times(1.02)
+    ('1.6x fewer rounds', '2.0x more rounds', 'the same number of rounds', 'about the same number of rounds')
     """
-    if ratio == 1:
-        return "the same number of rounds"
-    return f"{ratio:.1f}x fewer rounds" if ratio > 1 else f"{1 / ratio:.1f}x more rounds"
+    if (text := _signed(ratio)) == SAME:
+        return f"{'' if ratio == 1 else 'about '}the same number of rounds"
+    return f"{text} rounds"
+
+
+def ends(low: float, high: float) -> str:
+    """Write the interval of a ratio, in the direction of `times`; 0 is a target that was not reached.
+
+    >>> ends(1.2, 2.2), ends(0.5, 0.8), ends(0.8, 1.5), ends(0.0, 1.0), ends(0.0, 0.5)
+    ('1.2x to 2.2x', '1.2x to 2.0x', '1.2x more to 1.5x fewer', 'not reached to no difference', '2.0x to not reached')
+    """
+    if low > 1:
+        return f"{low:.1f}x to {high:.1f}x"
+    if high < 1:
+        return f"{1 / high:.1f}x to " + (f"{1 / low:.1f}x" if low else "not reached")
+    return f"{_signed(low) if low else 'not reached'} to {_signed(high)}"
+
+
+def _signed(ratio: float) -> str:
+    if f"{max(ratio, 1 / ratio):.1f}" == "1.0":
+        return SAME
+    return f"{ratio:.1f}x fewer" if ratio > 1 else f"{1 / ratio:.1f}x more"
 
 
 def number_word(seeds: int) -> str:

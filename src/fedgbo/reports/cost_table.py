@@ -7,8 +7,8 @@ from fedgbo.reports.load import Group
 from fedgbo.reports.table import Cell, quantity
 
 COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
-BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Fewer rounds", "Difference to FedAvg")
-AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Fewer rounds", "Difference to FedAvg", "p")
+BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Speed-up", "Difference to FedAvg")
+AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Speed-up", "Difference to FedAvg", "p")
 REMARK = (
     "Best accuracy: the highest mean over seeds, ± half of its 95% Student's t interval; rounds, upload and FLOPs (of "
     "all clients) are the totals up to that evaluation."
@@ -18,6 +18,8 @@ PAIRED = (
     "of the paired t test."
 )
 
+SPEED_UP = "Speed-up: FedAvg's rounds to its best accuracy, divided by the rounds to match it; below 1x is slower."
+
 
 def cost_columns(against: bool) -> tuple[str, ...]:
     """Return the column heads; `against` adds those that compare with FedAvg."""
@@ -26,7 +28,7 @@ def cost_columns(against: bool) -> tuple[str, ...]:
 
 def cost_remarks(against: bool) -> tuple[str, ...]:
     """Explain the columns."""
-    return (REMARK, PAIRED) if against else (REMARK,)
+    return (REMARK, SPEED_UP, PAIRED) if against else (REMARK,)
 
 
 def cost_lines(groups: Sequence[Group], against: bool) -> list[tuple[Cell, ...]]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedgbo.core import RunFolderError
-from fedgbo.reports.comparison import FEWEST_SEEDS, confidence
+from fedgbo.reports.comparison import confidence
 from fedgbo.reports.load import Floats, RunData, over_seeds
 from fedgbo.reports.sections import Line
 from fedgbo.reports.table import numbers_csv
@@ -37,7 +37,7 @@ class Curve:
     mean: Floats  # (R,)
     half: Floats  # (R,), of the 95% interval; NaN with fewer than three seeds
     seeds: int
-    algorithm: str = ""  # decides the colour; the series in lower case if it is not given
+    algorithm: str  # decides the colour
 
 
 ROUNDS = Axis("round", "communication rounds")
@@ -84,13 +84,17 @@ def curve(
     row: str,
     column: str,
     series: str,
-    algorithm: str = "",
+    algorithm: str | None = None,
 ) -> Curve:
-    """Average runs that differ in their seed, at the rounds where all of them have a value."""
+    """Average runs that differ in their seed, at the rounds where all of them have a value.
+
+    `algorithm` decides the colour; by default it is that of the runs.
+    """
     rounds, values = over_seeds(runs, value)
     if not rounds.size:
         raise RunFolderError(f"{runs[0].path} has nothing to draw: its records lack what this picture shows")
-    return Curve(row, column, series, rounds, values.mean(axis=0), _half(values), len(runs), algorithm)
+    owner = str(runs[0].config.algorithm["name"]) if algorithm is None else algorithm
+    return Curve(row, column, series, rounds, values.mean(axis=0), confidence(values), len(runs), owner)
 
 
 def curves_csv(curves: Sequence[Curve], heading: str, names: tuple[str, str, str, str]) -> str:
@@ -152,7 +156,7 @@ def points(lines: Iterable[Line], costs: Sequence[Axis], scores: Sequence[Axis])
     for i, line in enumerate(lines):
         for axis in scores:
             rounds, values = _values(line, axis)
-            for t, mean, half in zip(rounds, values.mean(axis=0), _half(values), strict=True):
+            for t, mean, half in zip(rounds, values.mean(axis=0), confidence(values), strict=True):
                 point = found.setdefault((i, int(t)), {"algorithm": line.label, "seeds": len(line.runs)})
                 fields = interval_fields(axis.key, mean, half, 100.0 if axis == SCORES[0] else np.inf)
                 point |= {key: _rounded(value) for key, value in fields.items()}
@@ -173,12 +177,6 @@ def interval_fields(key: str, mean: float, half: float, most: float = np.inf) ->
         return {key: mean}
     least = -np.inf if np.isinf(most) else 0.0
     return {key: mean, f"{key}_low": max(mean - half, least), f"{key}_high": min(mean + half, most)}
-
-
-def _half(values: Floats) -> Floats:
-    """Return half of the 95% interval over seeds (R,); NaN with fewer than three, whose intervals say nothing."""
-    half: Floats = confidence(values) if len(values) >= FEWEST_SEEDS else np.full(values.shape[1:], np.nan)
-    return half
 
 
 def _values(line: Line, axis: Axis) -> tuple[Floats, Floats]:

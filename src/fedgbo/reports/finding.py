@@ -1,16 +1,31 @@
 """The picture of a comparison: the finding as its headline, lines with their names, the target, and rounds to target.
 
-altair lays out everything but the names at the ends of lines, which must not overlap: their heights are computed here.
+altair lays out everything but names and the ratio, which must not overlap lines.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
 
-from fedgbo.reports.charts import altair, colours, extent, line_layers, round_axis, titled
-from fedgbo.reports.comparison import Finding, Summary, finding, number_word, summarise
+from fedgbo.reports.charts import (
+    Span,
+    altair,
+    colours,
+    described,
+    extent,
+    lane,
+    line_layers,
+    listed,
+    lowest_gap,
+    round_axis,
+    spans,
+    spread,
+    titled,
+)
+from fedgbo.reports.comparison import Finding, Summary, finding, summarise
 from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Point, points, saving
 from fedgbo.reports.load import Floats, Group
 from fedgbo.reports.palette import INK, PAPER, QUIET, Palette, shown_names
@@ -18,8 +33,12 @@ from fedgbo.reports.sections import Line
 
 ACCURACY = SCORES[0]
 GAP = 17.0  # pixels between two names
-EARLY = 0.1  # of the rounds: the y axis begins at what the compared lines have by then
+LETTER = 8.0  # pixels of a letter, at most
+EARLY, LATE = 0.1, 0.5  # of the rounds: the y axis has all that compared lines have from then on, and other lines
+LOWEST = 20.0  # per cent: an axis that would begin here or below begins at 0
+SUBTITLE = 130  # letters of a line
 SIZE, WIDE = (600, 380), (860, 400)  # beside a panel of bars, and alone
+DOT = 10.0  # pixels of a dot
 Rows = list[Point]
 
 
@@ -50,31 +69,25 @@ class Frame:
     def up(self, field: str) -> Any:
         return altair().Y(f"{field}:Q", title=self.y.title, scale=self.scale)
 
-    def apart(self, values: Floats) -> Floats:
-        """Return the heights of names that stand for these values, so far apart that they do not overlap."""
-        low, high = self.y_ends
-        gap = GAP / self.size[1] * (high - low)
-        return spread(values, gap, low, high)
+    def wide(self, pixels: float) -> float:
+        """Return so many pixels in units of the x axis."""
+        return pixels / self.size[0] * self.x_end
 
+    def tall(self, pixels: float) -> float:
+        """Return so many pixels in units of the y axis."""
+        return pixels / self.size[1] * (self.y_ends[1] - self.y_ends[0])
 
-def spread(values: Floats, gap: float, low: float, high: float) -> Floats:
-    """Return the nearest values (least squares) in the same order, at least `gap` apart, within low ... high.
-
-    >>> spread(np.array([5.0, 5.0, 1.0]), 2.0, 0.0, 9.0).tolist()
-    [4.0, 6.0, 1.0]
-    """
-    order = np.argsort(values, kind="stable")
-    steps = gap * np.arange(len(values))
-    blocks: list[list[float]] = []  # of values that touch: their sum and number
-    for value in values[order] - steps:
-        blocks.append([float(value), 1.0])
-        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
-            total, number = blocks.pop()
-            blocks[-1] = [blocks[-1][0] + total, blocks[-1][1] + number]
-    level = np.concatenate([np.full(int(number), total / number) for total, number in blocks])
-    placed = np.empty_like(values)
-    placed[order] = np.clip(level, low, max(low, high - steps[-1])) + steps
-    return placed
+    def spans(self, rows: Rows, left: float, right: float) -> list[Span]:
+        """Return the heights that lines take between left and right."""
+        lines = {row["algorithm"]: [r for r in rows if r["algorithm"] == row["algorithm"]] for row in rows}
+        return spans(
+            (
+                (np.array([r[self.x.key] for r in line]), np.array([r[self.y.key] for r in line]))
+                for line in lines.values()
+            ),
+            left,
+            right,
+        )
 
 
 def accuracy_chart(groups: Sequence[Group], title: str, *, wide: bool = False) -> Any:
@@ -104,40 +117,39 @@ def finding_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, wide: 
     chart = alt.layer(*layers).properties(width=frame.size[0], height=frame.size[1])
     if found is not None and size is SIZE:
         chart = alt.hconcat(chart, _bars(summaries, found, palette), spacing=40)
-    said = described(lines, palette.bands)
-    return titled(chart, found.headline, f"{title}. {said}") if found else titled(chart, title, said)
-
-
-def described(lines: Sequence[Line], two: Sequence[str]) -> str:
-    """Explain lines and bands.
-
-    >>> described([], [])
-    'Mean over seeds.'
-    """
     seeds = {line.label: len(line.runs) for line in lines}
-    most = max(seeds.values(), default=0)
-    if most == 1:
-        return "One seed."
-    said = f"Mean over {number_word(most)}" if most else "Mean over seeds"
-    with_bands = [label for label in two if seeds[label] > 2]
-    return f"{said}; bands: 95% confidence intervals of {' and '.join(with_bands)}." if with_bands else f"{said}."
+    about = (
+        [] if found and max(seeds.values()) == 1 else [described(seeds, palette.bands)]
+    )  # the headline has the seeds
+    said = " ".join([*([f"{title}."] if found else []), *about, *_early(rows)])
+    return titled(chart, found.headline if found else title, wrap(said, SUBTITLE))
+
+
+def _early(rows: Rows) -> list[str]:
+    """Name the lines that end before others."""
+    ends = {row["algorithm"]: row["round"] for row in rows}
+    early = sorted(set(ends.values()) - {max(ends.values())})
+    named = [(at, [name for name, end in ends.items() if end == at]) for at in early]
+    return [f"{listed(names)} end{'s' if len(names) == 1 else ''} at round {at:,}." for at, names in named]
 
 
 def _ends(rows: Rows, two: Sequence[str], y: Axis) -> tuple[float, float]:
-    """Return the ends of the y axis. Accuracies begin at what the two lines have after a tenth of the rounds."""
+    """Return the ends of the y axis. Where accuracies begin above 0, lines may begin below the panel."""
     low, high = extent([row for row in rows if row["algorithm"] in two] or rows, y)
     high = max(high, *(row[y.key] for row in rows))
     if y != ACCURACY:
         return min(low, *(row[y.key] for row in rows)), high
     last = max(row["round"] for row in rows)
-    early = [row[y.key] for row in rows if row["algorithm"] in two and row["round"] >= EARLY * last]
-    floor = 10 * (min(early) // 10) if early else 0.0
+    compared = [row for row in rows if row["algorithm"] in two and row["round"] >= EARLY * last]
+    seen: list[float] = [row[key] for row in compared for key in (y.key, f"{y.key}_low") if key in row]
+    seen += [row[y.key] for row in rows if row["round"] >= LATE * last]
+    floor = 10 * (min(seen) // 10) if min(seen) > LOWEST else 0.0
     top = min(100.0, 5 * np.ceil(high / 5 + 0.2))
     return (floor if floor < top - 10 else max(0.0, top - 20)), float(top)
 
 
 def _names(rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
-    """The names at the ends of lines, from the best to the worst; lines that end together are spread together."""
+    """The names at the ends of lines, from the best to the worst, clear of lines that go on."""
     alt = altair()
     low, high = frame.y_ends
     ends = {row["algorithm"]: row for row in rows}  # the last point of each
@@ -145,7 +157,9 @@ def _names(rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
     for place in sorted({row[frame.x.key] for row in ends.values()}):
         here = [row for row in ends.values() if row[frame.x.key] == place]
         values = np.array([min(max(row[frame.y.key], low), high) for row in here])
-        for row, value, at in zip(here, values.tolist(), frame.apart(values).tolist(), strict=True):
+        room = frame.wide(LETTER * max(len(row["algorithm"]) for row in here) + 14)
+        heights = _heights(values, frame.spans(rows, place, place + room), frame)
+        for row, value, at in zip(here, values.tolist(), heights.tolist(), strict=True):
             name = row["algorithm"]
             weight = 700 if palette.algorithms[name] in ("fedgbo", "fedavg") else 400
             labels.append({"algorithm": name, frame.x.key: place, "end": value, "at": at, "weight": weight})
@@ -163,10 +177,20 @@ def _names(rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
     return made
 
 
+def _heights(values: Floats, taken: Sequence[Span], frame: Frame) -> Floats:
+    """Return the heights of names that stand for these values, so far apart that they do not overlap."""
+    heights, gap = np.empty_like(values), frame.tall(GAP)
+    lanes = [lane(value, taken, frame.y_ends[0] - gap, frame.y_ends[1] + gap) for value in values.tolist()]
+    for low, high in set(lanes):
+        inside = np.array([one == (low, high) for one in lanes])
+        heights[inside] = spread(values[inside], gap, low + gap, high - gap)
+    return heights
+
+
 def _target(found: Finding, rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
     """The dashed line at FedAvg's best accuracy, both crossings, and the ratio between them."""
     alt = altair()
-    goal, (low, high) = 100 * found.baseline.accuracy, frame.y_ends
+    goal = 100 * found.baseline.accuracy
     text = f"FedAvg's best: {goal:.1f}%"
     dashed = alt.Chart(alt.Data(values=[{"goal": goal, frame.x.key: 0, "text": text}])).encode(y=frame.up("goal"))
     rule = dashed.mark_rule(strokeDash=[5, 4], color=INK, strokeWidth=1)
@@ -174,30 +198,47 @@ def _target(found: Finding, rows: Rows, palette: Palette, frame: Frame) -> list[
     at = _crossings(found, rows)
     if len(at) < 2:
         return made
-    base = low + 0.07 * (high - low)
+    theirs, ours = at[found.baseline.label][frame.x.key], at[found.ours.label][frame.x.key]
+    left, right = sorted((theirs, ours))
+    together = right - left < frame.wide(DOT)  # the lower dot is then larger, so that both are seen
     dots = [
-        {"algorithm": label, frame.x.key: row[frame.x.key], "goal": goal, "base": base, "floor": low}
+        {
+            "algorithm": label,
+            frame.x.key: row[frame.x.key],
+            "value": row[frame.y.key],
+            "floor": frame.y_ends[0],
+            "size": 240 if together and label == found.baseline.label else 80,
+        }
         for label, row in at.items()
     ]
-    marks = alt.Chart(alt.Data(values=dots)).encode(x=frame.across, color=colours(palette))
-    made.append(marks.mark_rule(strokeWidth=1, strokeDash=[2, 3]).encode(y=frame.up("goal"), y2="floor:Q"))
-    dot = marks.mark_point(size=80, filled=True, opacity=1, stroke=PAPER, strokeWidth=1.5)
-    made.append(dot.encode(y=frame.up("goal")))
-    left, right = sorted(dot[frame.x.key] for dot in dots)
-    if left == right or not left:
-        return made
-    theirs, ours = at[found.baseline.label][frame.x.key], at[found.ours.label][frame.x.key]
-    said = saving(frame.x, theirs / ours)
-    between = {frame.x.key: left, "to": right, "base": base, "middle": (left + right) / 2, "text": said}
+    marks = alt.Chart(alt.Data(values=dots)).encode(x=frame.across, y=frame.up("value"), color=colours(palette))
+    made.append(marks.mark_rule(strokeWidth=1, strokeDash=[2, 3]).encode(y2="floor:Q"))
+    dot = marks.mark_point(filled=True, opacity=1, stroke=PAPER, strokeWidth=1.5)
+    made.append(dot.encode(size=alt.Size("size:Q", scale=None)))
+    return (
+        made if left == right or not left else made + _ratio(saving(frame.x, theirs / ours), left, right, rows, frame)
+    )
+
+
+def _ratio(said: str, left: float, right: float, rows: Rows, frame: Frame) -> list[Any]:
+    """An arrow between two crossings and its text, above it or, if it is too short, on its left; clear of lines."""
+    alt = altair()
+    width = frame.wide(LETTER * len(said) + 12)
+    beside = right - left < width <= left
+    taken = frame.spans(rows, left - width if beside else left, right)
+    base = lowest_gap(taken, frame.tall(28 if beside else 44), *frame.y_ends) + frame.tall(14)
+    between = {frame.x.key: left, "to": right, "base": base, "text": said}
+    between["middle"] = left if beside else (left + right) / 2
     arrow = alt.Chart(alt.Data(values=[between])).encode(y=frame.up("base"))
-    made.append(arrow.mark_rule(color=INK, strokeWidth=1.2).encode(x=frame.across, x2="to:Q"))
+    made = [arrow.mark_rule(color=INK, strokeWidth=1.2).encode(x=frame.across, x2="to:Q")]
     for end, turn, inwards in ((left, 270, 4), (right, 90, -4)):
         head = alt.Chart(alt.Data(values=[{frame.x.key: end, "base": base}])).encode(x=frame.across, y=frame.up("base"))
         made.append(
             head.mark_point(shape="triangle", filled=True, size=45, color=INK, opacity=1, angle=turn, xOffset=inwards)
         )
     middle = alt.X("middle:Q", scale=frame.across.to_dict()["scale"])
-    return made + _halo(arrow.encode(x=middle, text="text:N"), dy=-11, color=INK, fontWeight=700, fontSize=14)
+    place = {"align": "right", "dx": -8} if beside else {"dy": -11}
+    return made + _halo(arrow.encode(x=middle, text="text:N"), **place, color=INK, fontWeight=700, fontSize=14)
 
 
 def _halo(chart: Any, **style: Any) -> list[Any]:

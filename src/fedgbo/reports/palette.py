@@ -43,7 +43,7 @@ ALGORITHMS: dict[str, tuple[str, str]] = {  # by their names in the catalogue: a
     "qfedavg": ("QFedAvg", "#8f8f8f"),
     "scaffold": ("SCAFFOLD", "#107c8b"),
 }
-OTHERS = ("#31779b", "#876a29", "#8f5a83", "#387f5c", "#6967a1", "#929451")  # for what is not in the catalogue
+OTHERS = ("#2a6fdb", "#b5309b", "#5a8f00", "#8a5be6", "#c2185b", "#9a6100")  # for what is not in the catalogue
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [10, 4], [4, 2, 1, 2])  # for several lines of one algorithm
 WIDTHS = {"fedgbo": 3.2, "fedavg": 2.2}
 THIN, OWN = 1.4, 2.2  # rivals, and what is not in the catalogue
@@ -68,8 +68,9 @@ class Palette:
         return self.ink if colour == INK else colour
 
     def dash(self, label: str) -> list[int]:
-        """Return a dash that differs between the lines of one algorithm; the first is solid."""
+        """Return a dash that differs between the lines of one algorithm; the compared one, else the first, is solid."""
         alike = [other for other, algorithm in self.algorithms.items() if algorithm == self.algorithms[label]]
+        alike.sort(key=lambda other: other not in self.compared)
         return DASHES[alike.index(label) % len(DASHES)]
 
     def width(self, label: str) -> float:

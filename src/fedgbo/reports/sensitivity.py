@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedgbo.reports.charts import altair, titled
+from fedgbo.reports.comparison import number_word
 from fedgbo.reports.palette import OTHERS, STRONG
 
+SIDE = 280  # pixels of a panel; all have the same, so that equal axes have equal ticks
 TICKS = [factor * 10.0**power for power in range(-8, 5) for factor in (1, 3)]
 
 
@@ -31,11 +33,11 @@ class Scale:
     logarithmic: bool
 
 
-def sensitivity_chart(tried: Sequence[Tried], scales: Sequence[Scale], title: str, measured: str) -> Any:
+def sensitivity_chart(tried: Sequence[Tried], scales: Sequence[Scale], title: str, measured: str, seeds: int) -> Any:
     """Return an altair chart: the score over the first and the last axis, then over each axis by itself.
 
-    `measured` names the score; accuracies are drawn in per cent. A setting that was stopped early is hollow and has the
-    score at that time. Settings that diverged or have no score are left out.
+    `measured` names the score, a mean over so many seeds; accuracies are drawn in per cent. A setting that was stopped
+    early is hollow and has the score at that time. Settings that diverged or have no score are left out.
     """
     alt = altair()
     shown = [(one, one.score) for one in tried if one.score is not None and one.state != "diverged"]
@@ -51,7 +53,8 @@ def sensitivity_chart(tried: Sequence[Tried], scales: Sequence[Scale], title: st
     panels = [_panel(alt, rows, scale, label) for scale in scales]
     if len(scales) > 1:
         panels.insert(0, _map(alt, rows, scales[0], scales[-1], label))
-    subtitle = f"{len(tried)} settings, {len(whole)} of them tried to the end (filled); the best is ringed"
+    ended = f"{len(whole)} of them tried to the end, on {number_word(seeds)} (filled)"
+    subtitle = f"{len(tried)} settings, {ended}; the best is ringed"
     return titled(alt.hconcat(*panels), title, subtitle)
 
 
@@ -61,24 +64,29 @@ def _panel(alt: Any, rows: list[dict[str, Any]], scale: Scale, label: str) -> An
     base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, scale), y=height)
     filled = alt.condition(alt.datum.state == "finished", alt.value(1), alt.value(0))
     dots = base.mark_point(size=45, color=OTHERS[0]).encode(fillOpacity=filled, fill=alt.value(OTHERS[0]))
-    return (dots + _ring(base)).properties(width=280, height=280)
+    return (dots + _ring(base)).properties(width=SIDE, height=SIDE)
 
 
 def _map(alt: Any, rows: list[dict[str, Any]], across: Scale, up: Scale, label: str) -> Any:
     """The score over two axes: cells of a grid with their best score, or a dot for each setting."""
-    colour = alt.Color("score:Q", title=label, scale=alt.Scale(scheme="viridis"), legend=alt.Legend(orient="left"))
+    scores = [row["score"] for row in rows] or [0.0]
+    seen = alt.SchemeParams(name="viridis", extent=[0.3, 0.9])  # on light and on dark paper
+    scale = alt.Scale(scheme=seen, domain=[min(scores), max(scores)])
+    colour = alt.Color("score:Q", title=label, scale=scale, legend=alt.Legend(orient="left"))
     base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, across), y=_axis(alt, alt.Y, up))
     if across.values is None or up.values is None:
-        dots = base.mark_circle(size=90, opacity=1).encode(color=colour)
-        return (dots + _ring(base)).properties(width=320, height=280)
+        coloured, ends = base.encode(color=colour), "datum.state === 'finished'"
+        stopped = coloured.transform_filter(f"!({ends})").mark_point(size=60, opacity=1)
+        ended = coloured.transform_filter(ends).mark_circle(size=90, opacity=1)
+        return (stopped + ended + _ring(base)).properties(width=SIDE, height=SIDE)
     cells = {(row[across.name], row[up.name]): row for row in sorted(rows, key=lambda row: (row["best"], row["score"]))}
     x, y = _axis(alt, alt.X, across, cells=True), _axis(alt, alt.Y, up, cells=True)
     base = alt.Chart(alt.Data(values=list(cells.values()))).encode(x=x, y=y)
-    middle = (min(row["score"] for row in rows) + max(row["score"] for row in rows)) / 2 if rows else 0.0
+    middle = (min(scores) + max(scores)) / 2
     dark = alt.condition(alt.datum.score > middle, alt.value("black"), alt.value("white"))
     text = base.mark_text(fontSize=11).encode(text="text:N", color=dark)
     ring = base.transform_filter("datum.best").mark_rect(filled=False, stroke=STRONG, strokeWidth=3)
-    return (base.mark_rect().encode(color=colour) + text + ring).properties(width=320, height=280)
+    return (base.mark_rect().encode(color=colour) + text + ring).properties(width=SIDE, height=SIDE)
 
 
 def _ring(base: Any) -> Any:

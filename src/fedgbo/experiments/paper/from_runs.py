@@ -163,11 +163,10 @@ def drift_curves(results: Results) -> list[Curve]:
     for name, task in tasks().items():
         for group in (group for group in groups if key_of(group.runs[0].config)[0] == name):
             label = f"β = {beta(group):g}" + ("" if beta(group) else " (FedAvg)")
-            plain = "" if beta(group) else "fedavg"
             drift = curve(
                 group.runs,
                 lambda r: (r.drift or {}).get("cosine"),
-                row="", column=task.title, series=label, algorithm=plain,
+                row="", column=task.title, series=label, algorithm=label if beta(group) else "fedavg",
             )  # fmt: skip
             made.append(drift)
     return made
