@@ -61,7 +61,7 @@ def find(kind: str, name: str, own: Own | None = None) -> Any:
         return load(name)
     catalogue = CATALOGUES[kind]
     if name.lower() not in catalogue:
-        hint = "" if kind == "schedule" else f"; your own: my_file.py:{"function" if kind == "task" else "Class"}"
+        hint = "" if kind == "schedule" else f"; your own: my_file.py:{'function' if kind == 'task' else 'Class'}"
         raise ConfigError(unknown(kind, name, catalogue) + hint)
     return catalogue[name.lower()]
 
