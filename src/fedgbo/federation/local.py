@@ -33,7 +33,7 @@ from fedgbo.federation.supernode import ConfigValue, start_node, wait_joined
 from fedgbo.flower.registry import Registry
 from fedgbo.runs.config import RunConfig
 
-MOST_NODES = 64  # on one machine: each is several processes, which need about 380 MB together
+MOST_NODES = 64  # on one machine: each is several processes, which need about 350 MB together
 QUICK = 10  # nodes that may ask for work every second; more of them ask less often, as each question takes 20 ms
 AT_ONCE = 4  # nodes that start at the same time; if all did, the server could not answer some in time
 NODE_SECONDS = 10.0  # in which each node is ready for a run, when all share a few cores
