@@ -67,11 +67,15 @@ def test_the_model_of_a_client(tmp_path):
     with pytest.raises(fedgbo.ConfigError, match="there is no client 4; the task has clients 0 to 3"):
         result.model(client=4)
     lost = fedgbo.run(task, ditto, rounds=1)
-    with pytest.raises(fedgbo.ConfigError, match="this result has no models of clients; run a personalised algorithm"):
+    with pytest.raises(fedgbo.ConfigError, match="this result has no models of clients; they are in the result of run"):
         lost.model(client=1)
     with pytest.raises(fedgbo.ConfigError, match="clients have models of their own, which this result does not hold"):
         fedgbo.evaluate(lost, task, per_client=True)
     assert len(fedgbo.evaluate(lost.state, task, per_client=True).clients) == 4
+    with pytest.raises(fedgbo.ConfigError, match="clients have models of their own"):
+        fedgbo.evaluate(fedgbo.load(tmp_path / "run"), task, per_client=True)
+    again = fedgbo.run(task, ditto, rounds=3, out=tmp_path / "run", resume=True)
+    assert torch.equal(again.own_models(1).params, result.own_models(1).params)
 
 
 def test_without_test_sets_of_clients_the_record_says_so():

@@ -1,7 +1,7 @@
 """A run as plain data, as in run.json, how it is carried out, and how it is loaded."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -180,8 +180,18 @@ def load(folder: str | Path, task: Task | None = None) -> Result:
         status=run.condition(),
         best_state=checkpoint.best,
         client_scores=run.client_scores(),
+        personalised=_personalised(run.config()),
     )
     return result if task is None else result.with_task(task)
+
+
+def _personalised(config: Mapping[str, Any]) -> bool:
+    """Return whether the clients of a run have models of their own; False if its algorithm cannot be built here."""
+    try:
+        algorithm: FederatedAlgorithm = build("algorithm", config["algorithm"])
+    except (ConfigError, KeyError):
+        return False
+    return algorithm.personalised
 
 
 def _rebuilt(folder: Path) -> Task:

@@ -108,8 +108,8 @@ class Result:
     def _own(self, client: int) -> State:
         if self.own_models is None:
             raise ConfigError(
-                "this result has no models of clients; run a personalised algorithm, or a model with buffers='local', "
-                "with out=FOLDER"
+                "this result has no models of clients; they are in the result of run(out=FOLDER) with a personalised "
+                "algorithm, or with a model whose buffers clients keep (buffers='local')"
             )
         whole("client", client, least=0)
         if client >= self.task.data.clients:
