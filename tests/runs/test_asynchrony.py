@@ -271,6 +271,20 @@ def test_bad_traces_and_bad_pairs(tmp_path, clock):
         fedgbo.run(
             make_task(clients=6), fedgbo.FedBuff(BASES["fedavg"]), rounds=1, sampler=clock, aggregator=fedgbo.Median()
         )
+
+    class Late(fedgbo.Sampler):
+        """The user's own: it does not say at the start that clients are late."""
+
+        def sample(self, clients, t, rng):
+            return [0, 1]
+
+        def staleness(self, clients, t):
+            return [0, min(t, 1)]
+
+    with pytest.raises(fedgbo.ConfigError, match="Late and Median cannot be combined"):
+        fedgbo.run(
+            make_task(clients=6), fedgbo.FedBuff(BASES["fedavg"]), rounds=2, sampler=Late(), aggregator=fedgbo.Median()
+        )
     with pytest.raises(fedgbo.ConfigError, match="trace already has all speeds and times; leave out spread, seed"):
         fedgbo.Asynchronous(3, 2, trace=clock.trace, spread=0.1, seed=1)
 

@@ -33,11 +33,8 @@ class Pipeline:
         for name, part, kind in (("sampler", own, Sampler), ("aggregator", chosen, Aggregator)):
             if not isinstance(part, kind):
                 raise ConfigError(f"{name} must be a fedgbo.{kind.__name__}, not {part!r}")
-        if own.most_stale() and not isinstance(chosen, ExactMean):
-            raise ConfigError(
-                f"{type(own).__name__} and {type(chosen).__name__} cannot be combined: uploads of clients that started "
-                "from different server states are only averaged; leave out aggregator="
-            )
+        if own.most_stale():
+            _check_averaged(own, chosen)
         transforms = (transforms,) if isinstance(transforms, Transform) else tuple(transforms or ())
         for transform in transforms:
             if not isinstance(transform, Transform):
@@ -65,6 +62,8 @@ class Pipeline:
         cohort, groups = self.cohort(clients, seed, t), dict[int, list[int]]()
         for client, staleness in zip(cohort, self.sampler.staleness(clients, t) or [0] * len(cohort), strict=True):
             groups.setdefault(int(staleness), []).append(client)
+        if len(groups) > 1:
+            _check_averaged(self.sampler, self.aggregator)
         return dict(sorted(groups.items()))
 
     def encode(self, upload: Upload, seed: int, t: int) -> Upload:
@@ -89,3 +88,12 @@ class Pipeline:
                 raise ConfigError(f"{type(transform).__name__}.decode must return a Mean, not {type(decoded).__name__}")
             mean = decoded if decoded.buffers is not None else replace(decoded, buffers=mean.buffers)
         return mean
+
+
+def _check_averaged(sampler: Sampler, aggregator: Aggregator) -> None:
+    """Raise unless uploads are averaged, which is all that is defined for clients from different server states."""
+    if not isinstance(aggregator, ExactMean):
+        raise ConfigError(
+            f"{type(sampler).__name__} and {type(aggregator).__name__} cannot be combined: uploads of clients that "
+            "started from different server states are only averaged; leave out aggregator="
+        )
