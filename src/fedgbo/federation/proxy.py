@@ -60,6 +60,7 @@ class Limits:
 
     request_bytes: int = 8 * 2**20  # Flower splits arrays into pieces of 5 MiB
     together: int = 16  # requests in memory at the same time; Flower's nodes send three
+    message_bytes: int = 2**20  # a reply's message, which names its objects in 80 bytes each
     objects: int = 4096  # records, arrays and pieces of arrays in a reply
     reply_bytes: int = 4 * 2**30  # all objects of a reply
     calls: float = 200.0  # a second
@@ -129,7 +130,7 @@ class Proxy:
             name = node.name if node else f"a stranger at {caller}"
             reason = str(refusal) or "its request did not arrive in time"
             self._count("refusals", node, 1)
-            LOG.warning("%s: %s refused: %s", name, path[:80].encode("ascii", "replace").decode(), reason)
+            LOG.warning("%s: %s refused: %s", name, ascii(path[:80])[1:-1], reason)
             text = json.dumps({"error": reason}).encode()
             await _answer(send, refusal.status if isinstance(refusal, Refused) else 408, text)
 
@@ -187,6 +188,8 @@ class Proxy:
                 raise Refused(413, f"the reply has more than the allowed {self._limits.reply_bytes} bytes")
         if call != "push-messages":
             return
+        if len(body) > self._limits.message_bytes:  # before it is parsed: millions of empty objects would take long
+            raise Refused(413, f"the reply's message has more than the allowed {self._limits.message_bytes} bytes")
         try:
             request = PushMessagesRequest.FromString(body)
         except Exception as error:  # protobuf's errors differ between its implementations
@@ -199,9 +202,9 @@ class Proxy:
         while waiting:
             tree = waiting.pop()
             objects += 1
+            if objects + len(waiting) + len(tree.children) > most:
+                raise Refused(413, f"the reply has more than the allowed {most} objects")
             waiting += tree.children
-        if objects > most:
-            raise Refused(413, f"the reply has {objects} objects, at most {most} are allowed")
         account.reply_bytes = 0
 
     async def _pass(self, path: str, headers: Mapping[str, str], body: bytes, node: Node) -> httpx.Response:
@@ -275,6 +278,8 @@ def serve(folder: Path, host: str, port: int, superlink_port: int) -> None:
         access_log=False,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,  # an X-Forwarded-For says what its sender likes
+        ws="none",
         limit_concurrency=2000,
         timeout_keep_alive=int(SECONDS),
     )
