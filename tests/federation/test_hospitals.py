@@ -150,7 +150,8 @@ def attack(site, port):
         flood = reply_of(number, objects=20_000)
         assert door.post("/v1/fleet/push-messages", content=flood, headers=sign(node)).status_code == 413
     assert "hospital-b: /v1/control/start-run refused" in server.proxy_log.read_text()
-    assert "hospital-b: /v1/fleet/push-messages refused: the reply" in server.proxy_log.read_text()
+    too_large = "the reply's message has more than the allowed 1048576 bytes"
+    assert f"hospital-b: /v1/fleet/push-messages refused: {too_large}" in server.proxy_log.read_text()
     with httpx.Client(
         base_url=f"https://{server.control()}",
         verify=ssl.create_default_context(cafile=str(server.ca)),

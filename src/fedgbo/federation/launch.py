@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("flwr")
 CLIENT = "flwr-clientapp"
 SERVER = ("flwr.superlink.cli", "fedgbo.flower.strategy")
-COMMANDS = {"flwr-serverapp": SERVER, CLIENT: ("flwr.supernode.cli", "fedgbo.flower.node")}  # and what tasks need
+COMMANDS = {"flwr-serverapp": SERVER, CLIENT: ("flwr.supernode.cli", "fedgbo.flower.node")}  # modules that tasks need
 PACE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # Flower's variable: seconds after which a superexec asks for work again
 RUN_SECONDS = 60.0  # after its last work, in which a node expects more
 STUCK_SECONDS = 10.0  # for the end of a task when the next one has come
