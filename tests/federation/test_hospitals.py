@@ -3,6 +3,7 @@
 import re
 import shlex
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -18,7 +19,8 @@ from fedgbo.federation.credentials import NodeFolder
 from fedgbo.federation.monitor import digest_of
 from fedgbo.federation.network import free_ports
 from fedgbo.federation.processes import process_tree
-from fedgbo.federation.signatures import sign
+from fedgbo.federation.proxy import PER_ADDRESS
+from fedgbo.federation.signatures import HELLO, sign
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.registry import Registry
 from tests.cli.test_processes import wait_for
@@ -71,10 +73,11 @@ class Site:
 def site(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
-    for name in "ab":
+    for name in ("a", "b", "test"):
         x = rng.normal(size=(20, 4))
         np.savetxt(tmp_path / f"{name}.csv", np.column_stack([x, x[:, 0] > 0]), delimiter=",")
-    (tmp_path / "hearts.py").write_text(re.search(r"```python\n(.*?)```", PAGE, re.S)[1])
+    task = re.search(r"```python\n(.*?)```", PAGE, re.S)[1]
+    (tmp_path / "hearts.py").write_text(task.replace("/srv/test.csv", str(tmp_path / "test.csv")))
     place = Site(tmp_path)
     yield place
     place.end()
@@ -130,8 +133,18 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     assert digest_of(site.folder / "runs" / "hearts") in text
     status = site.do(["federation", "status", "server"])
     assert re.search(r"hearts +finished completed +5 rounds", status), status
+    assert not any(file.stat().st_mode & 0o077 for file in (site.folder / "runs" / "hearts").rglob("*"))
+    comes_back(site, second, told)
+
+
+def comes_back(site, register, told):
+    """A node that was removed is refused, and joins by itself when it is registered again with the same key."""
     site.do(["federation", "unregister", "server", "hospital-b"])
     assert "hospital-b" not in site.do(["federation", "nodes", "server"])
+    wait_for(lambda: "does not know this node's key" in told.read_text(), 60)
+    assert "hospital-b: registered for clients 1" in site.do(register)
+    wait_for(lambda: "node hospital-b runs again" in told.read_text(), 180)
+    assert re.search("hospital-b +1 +connected", site.do(["federation", "nodes", "server"]))
 
 
 def command_line(pid):
@@ -149,6 +162,14 @@ def attack(site, port):
             assert door.post(path, headers=sign(node)).status_code == 403
         flood = reply_of(number, objects=20_000)
         assert door.post("/v1/fleet/push-messages", content=flood, headers=sign(node)).status_code == 413
+        context, many = ssl.create_default_context(cafile=str(server.ca)), []
+        for _ in range(PER_ADDRESS + 20):
+            connection = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+            many.append(context.wrap_socket(connection, server_hostname="127.0.0.1"))
+        assert door.post(HELLO, headers=sign(node)).status_code == 200
+        for connection in many:
+            connection.close()
+        assert "127.0.0.2: a connection beyond the allowed 400 is closed" in server.proxy_log.read_text()
     assert "hospital-b: /v1/control/start-run refused" in server.proxy_log.read_text()
     too_large = "the reply's message has more than the allowed 1048576 bytes"
     assert f"hospital-b: /v1/fleet/push-messages refused: {too_large}" in server.proxy_log.read_text()

@@ -57,3 +57,5 @@ def test_events_as_json_lines_are_what_the_view_reads(tmp_path):
     )
     (event,) = EventFile(tmp_path).new()
     assert sentence(event) == "waiting for nodes: 1 so far, with 2 of 6 clients"
+    named = Event("waiting", {**event.content, "missing": ["hospital-b", "hospital-[c]"]})
+    assert sentence(named) == r"waiting for hospital-b, hospital-\[c]: 1 so far, with 2 of 6 clients"

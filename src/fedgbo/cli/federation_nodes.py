@@ -19,7 +19,7 @@ from fedgbo.federation.credentials import NodeFolder
 from fedgbo.federation.network import LOOPBACK, Address
 from fedgbo.federation.processes import Process, Service, Tail, attend, stop
 from fedgbo.federation.signatures import Welcome, say_hello
-from fedgbo.federation.superlink import ServerFolder, start_server
+from fedgbo.federation.superlink import REPLY_MIB, ServerFolder, start_server
 from fedgbo.federation.supernode import ConfigValue, NodeWatch, start_joined, start_node
 from fedgbo.flower.registry import MOST_CLIENTS
 from fedgbo.runs.client_numbers import client_numbers, in_words
@@ -53,11 +53,14 @@ def serve(
     folder: Annotated[Path, Argument(metavar="SERVER", help="The server's folder, with its certificates.")],
     host: Annotated[str, Option(help="The address to listen on; 0.0.0.0 for all of them.")] = LOOPBACK,
     port: Annotated[int, Option(min=1, max=65535, help="The port to listen on.")] = 8000,
+    max_reply: Annotated[
+        int, Option(min=1, metavar="MIB", help="The most that a node may send in a round, in MiB.")
+    ] = REPLY_MIB,
     settings: SettingsFile = None,
 ) -> None:
     """Run the server that nodes connect to, until Ctrl-C. Run this on the server."""
     listen, server = Address(host, port), ServerFolder(folder.absolute())
-    services = start_server(server, listen)
+    services = start_server(server, listen, reply_mib=max_reply)
     refusals = Tail(server.proxy_log, server.proxy_log.stat().st_size)
     try:
         server.audit("serve", address=str(listen))
@@ -100,8 +103,13 @@ def join(
     apps = Apps(place.apps)
     apps.pin(app_sha256 or [])
 
+    told = ""
+
     def tell(text: str) -> None:
-        err.print(printable(text))
+        nonlocal told
+        if text != told:  # nothing twice in a row, such as why a server refuses
+            err.print(printable(text))
+        told = text
 
     def start() -> Process:
         say_hello(place, server, authority)  # again before each restart, for the reason if the server refuses

@@ -21,7 +21,7 @@ from fedgbo.runs.client_numbers import in_words
 from fedgbo.runs.folder import RunFolder
 
 LINES = {
-    "waiting": "waiting for nodes: {nodes} so far, with {clients} of {wanted} clients",
+    "waiting": "waiting for {awaited}: {nodes} so far, with {clients} of {wanted} clients",
     "joined": "{node} hosts {hosted}",
     "refused": "[yellow]{node} is refused:[/] {reason}",
     "duplicate": "[yellow]client {client} is hosted twice;[/] the one on {node} is not used",
@@ -46,7 +46,8 @@ def sentence(event: Event) -> str | None:
     again = f", attempt {event['attempt'] + 1}" if event["attempt"] else ""
     hosted = in_words(event["clients"] or []) if event.kind in ("joined", "round") else ""
     words = {name: printable(event[name]) for name in ("node", "reason")}
-    return LINES[event.kind].format_map(defaultdict(str, {**event.content, **words, "again": again, "hosted": hosted}))
+    words |= {"again": again, "hosted": hosted, "awaited": printable(", ".join(event["missing"] or ["nodes"]))}
+    return LINES[event.kind].format_map(defaultdict(str, {**event.content, **words}))
 
 
 def _nodes(event: Event) -> str:

@@ -68,22 +68,34 @@ class Control:
     def register(self, registry: Registry, public_key: bytes, name: str, clients: str) -> bool:
         """Register a node for these clients, or change the clients of one; return whether it is new."""
         registry.check_new(name, public_key, clients)
+        new = name not in registry.nodes()
         try:
-            number, new = int(self._call("RegisterNode", public_key=public_key, name=name).node_id), True
+            number = int(self._call("RegisterNode", public_key=public_key, name=name).node_id)
         except _RefusedError as error:
             if error.code != KEY_IN_USE:
                 raise
-            nodes = self._call("ListNodes").nodes_info
-            number, new = next(int(node.node_id) for node in nodes if node.public_key == public_key), False
+            number = self._known_to_flower(public_key)
         registry.add(name, number, public_key, clients)
         self.server.audit("register", node=name, key=fingerprint(public_key), clients=clients)
         return new
 
     def unregister(self, registry: Registry, name: str) -> None:
-        """Remove a node; the proxy refuses it from now on."""
+        """Remove a node: the proxy refuses its calls, and runs do not use it.
+
+        Flower keeps it: it would never again accept a key that was removed there, and the node could not come back.
+        """
         node = registry.remove(name)
         self.server.audit("unregister", node=name, key=node.fingerprint)
-        self._call("UnregisterNode", node_id=node.id)
+
+    def _known_to_flower(self, public_key: bytes) -> int:
+        """Return Flower's id of the node with this key."""
+        node = next(node for node in self._call("ListNodes").nodes_info if node.public_key == public_key)
+        if node.status == "unregistered":
+            raise ConfigError(
+                "this key was removed with Flower's own command, and Flower does not accept it again; make a new key: "
+                "fedgbo federation key NAME"
+            )
+        return int(node.node_id)
 
     def connections(self) -> dict[int, Connection]:
         """Return how Flower sees the registered nodes, by id."""

@@ -78,6 +78,7 @@ class Process:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=0o077,  # its files too are readable by this user only, those of a run included
                 preexec_fn=end_with(os.getpid()),
             )
             return cls(name, log, begin, popen)

@@ -5,12 +5,13 @@ SuperLink listens on loopback, and this process listens for nodes. A call must b
 registered key, and keep within the limits. Each refusal is logged with the node's name. A node that calls too often is
 slowed down. Errors of the SuperLink become 503, which Flower's nodes retry; they would give up after a 500.
 
-    python -m fedgbo.federation.proxy SERVER HOST PORT SUPERLINK_PORT
+    python -m fedgbo.federation.proxy SERVER HOST PORT SUPERLINK_PORT REPLY_MIB
 """
 
 import asyncio
 import json
 import logging
+import resource
 import ssl
 import sys
 import time
@@ -18,11 +19,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import uvicorn
 from flwr.proto.fleet_pb2 import PushMessagesRequest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedgbo import __version__
 from fedgbo.core import FederationError
@@ -47,8 +49,20 @@ CALLS = (
 )
 SECONDS = 120.0  # for a call, and between two on one connection
 BODY_SECONDS = 60.0  # for a request's body to arrive
+CONNECTIONS = 2000  # at the same time; further ones are answered with 503
+PER_ADDRESS = 400  # of them; a node has about four
 CONNECTED_SECONDS = 90.0  # since its last call, in which a node counts as connected; Flower's nodes call every 3 s
 LOG = logging.getLogger("fedgbo.proxy")
+OF_CONNECTION = (  # headers that concern one connection, and are not passed on
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "keep-alive",
+    "te",
+    "trailer",
+    "upgrade",
+)
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -209,7 +223,7 @@ class Proxy:
 
     async def _pass(self, path: str, headers: Mapping[str, str], body: bytes, node: Node) -> httpx.Response:
         """Pass a call on to the SuperLink."""
-        kept = {name: value for name, value in headers.items() if name not in ("host", "connection", "content-length")}
+        kept = {name: value for name, value in headers.items() if name not in OF_CONNECTION}
         try:
             answer = await self._superlink.post(path, content=body, headers=kept)
         except httpx.HTTPError as error:
@@ -257,8 +271,32 @@ async def _answer(send: Send, status: int, body: bytes, kind: str = "application
     await send({"type": "http.response.body", "body": body})
 
 
-def serve(folder: Path, host: str, port: int, superlink_port: int) -> None:
+class Caller(H11Protocol):
+    """A connection. An address has a limited number of them, so that no single sender can take all."""
+
+    _open: ClassVar[Counter[str]] = Counter()  # by address
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Close the connection at once if its address has too many."""
+        super().connection_made(transport)
+        self._address = (transport.get_extra_info("peername") or ["?"])[0]
+        self._open[self._address] += 1
+        if self._open[self._address] > PER_ADDRESS:
+            LOG.warning("a stranger at %s: a connection beyond the allowed %d is closed", self._address, PER_ADDRESS)
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count it no longer."""
+        super().connection_lost(exc)
+        self._open[self._address] -= 1
+        if not self._open[self._address]:
+            del self._open[self._address]
+
+
+def serve(folder: Path, host: str, port: int, superlink_port: int, reply_mib: int) -> None:
     """Serve until a signal."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one for each connection; often 1024 by default
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     LOG.setLevel(logging.INFO)
     if not (folder / FILE).exists():
@@ -269,7 +307,7 @@ def serve(folder: Path, host: str, port: int, superlink_port: int) -> None:
     )
     LOG.info("nodes are served at %s:%d", host, port)
     uvicorn.run(
-        Proxy(Registry(folder), superlink, Limits()),
+        Proxy(Registry(folder), superlink, Limits(reply_bytes=reply_mib * 2**20)),
         host=host,
         port=port,
         ssl_certfile=str(folder / "server.crt"),
@@ -279,13 +317,14 @@ def serve(folder: Path, host: str, port: int, superlink_port: int) -> None:
         log_level="warning",
         server_header=False,
         proxy_headers=False,  # an X-Forwarded-For says what its sender likes
+        http=Caller,
         ws="none",
-        limit_concurrency=2000,
+        limit_concurrency=CONNECTIONS,
         timeout_keep_alive=int(SECONDS),
     )
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 5:
-        raise FederationError("usage: python -m fedgbo.federation.proxy SERVER HOST PORT SUPERLINK_PORT")
-    serve(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    if len(sys.argv) != 6:
+        raise FederationError("usage: python -m fedgbo.federation.proxy SERVER HOST PORT SUPERLINK_PORT REPLY_MIB")
+    serve(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))

@@ -16,6 +16,7 @@ from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_f
 from fedgbo.federation.network import EVERYWHERE, LOOPBACK, Address, answers, check_free, free_ports
 from fedgbo.federation.processes import LAUNCH, Process, Service, Tail, flower_environment, stop
 
+REPLY_MIB = 4096  # that a node may send in a round
 READY_SECONDS = 120.0  # about 6 on an idle machine
 
 
@@ -95,10 +96,13 @@ class ServerFolder:
             raise RunFolderError(f"{self._note} is damaged: {error}; remove it and start the server again") from error
 
 
-def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) -> list[Service]:
+def start_server(
+    server: ServerFolder, listen: Address, *, keep: bool = True, reply_mib: int = REPLY_MIB
+) -> list[Service]:
     """Start a SuperLink on loopback, the process of its apps, and the proxy that serves nodes on `listen`.
 
-    With `keep`, registered nodes are stored in the server's folder; otherwise they are lost at the end.
+    With `keep`, registered nodes are stored in the server's folder; otherwise they are lost at the end. A node's reply
+    may have `reply_mib` MiB.
     """
     server.check()
     check_free(listen)
@@ -139,7 +143,8 @@ def start_server(server: ServerFolder, listen: Address, *, keep: bool = True) ->
         link += ["--database", str(database)]
     tasks = [*LAUNCH, "superexec", "-", "--runtime-api-address", str(inside), "--root-certificates", str(server.ca)]
     tasks += guard
-    door = [sys.executable, "-m", "fedgbo.federation.proxy", str(server.path), listen.host, str(listen.port), str(port)]
+    door = [sys.executable, "-m", "fedgbo.federation.proxy", str(server.path), listen.host]
+    door += map(str, (listen.port, port, reply_mib))
     services: list[Service] = []
     try:
         services.append(service("the SuperLink", server.log, link, lambda: answers(inside, server.ca)))

@@ -1,5 +1,6 @@
 """The roster: which node hosts which clients. Nodes may join, leave and rejoin during a run."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ class Roster:
         self._known: set[int] = set()  # nodes that were queried
         self._offers: dict[int, dict[int, int]] = {}  # clients and samples of each node, in the order of joining
         self._looked = float("-inf")
-        self._registered = self._read_registry()
+        self._registered, self._names = dict[int, Node](), dict[int, str]()
+        self._read_registry()
         self._refused: dict[int, tuple[str, float]] = {}  # reason, and when the node is asked again
         self._duplicates: dict[int, list[int]] = {}  # nodes that offered a client, in the order of joining
 
@@ -49,7 +51,7 @@ class Roster:
     def look(self) -> None:
         """Query new nodes, forget nodes that are gone, and read the answers that have arrived."""
         if time.monotonic() - self._looked >= LOOK_SECONDS:
-            here = self._messenger.nodes()
+            here = self._here()
             now = time.monotonic()
             again = {node for node, (_, due) in self._refused.items() if due <= now}
             self.forget((self._known - here) | (again & self._known - self._asked()))
@@ -65,10 +67,7 @@ class Roster:
                     raise DataError(reply.problem)
                 self._join(message.node, reply.content)
             except DataError as error:
-                before = self._refused.get(message.node)
-                self._refused[message.node] = (str(error), time.monotonic() + AGAIN_SECONDS)
-                if before is None or before[0] != str(error):
-                    self._events("refused", node=self.name(message.node), reason=str(error))
+                self._refuse(message.node, str(error), time.monotonic() + AGAIN_SECONDS)
             else:
                 self._refused.pop(message.node, None)
 
@@ -80,25 +79,47 @@ class Roster:
         """Record which nodes take part, are missing or were refused, and return that in words."""
         joined = {self.name(node): sorted(offer) for node, offer in self._offers.items()}
         refused = {self.name(node): reason for node, (reason, _) in self._refused.items()}
-        absent = {about.name for about in self._registered.values()} - joined.keys() - refused.keys()
         open_clients = sorted(set(range(self.settings.clients)) - self.clients.keys())
         twice = {client: [self.name(node) for node in nodes] for client, nodes in self._duplicates.items()}
         self._events(
-            "nodes", joined=joined, missing=sorted(absent), refused=refused, duplicates=twice, unhosted=open_clients
+            "nodes", joined=joined, missing=self._missing(), refused=refused, duplicates=twice, unhosted=open_clients
         )
         parts = [f"{len(joined)} of {len(self._registered)} registered nodes" if self._registered else f"{len(joined)}"]
         parts[0] += " take part" if self._registered else " nodes take part"
-        parts += [f"{name} is missing" for name in sorted(absent)]
+        parts += [f"{name} is missing" for name in self._missing()]
         parts += [f"{name} was refused: {reason}" for name, reason in refused.items()]
         parts += [f"{in_words(open_clients)} of {self.settings.clients} without a node"] if open_clients else []
         return "; ".join(parts)
 
-    def _read_registry(self) -> dict[int, Node]:
-        return Registry(Path(self._options.nodes)).by_id() if self._options.nodes else {}
+    def _here(self) -> set[int]:
+        """Return the connected nodes; refuse those that are not, or no longer, registered."""
+        self._read_registry()
+        here = self._messenger.nodes()
+        strangers = here - self._registered.keys() if self._options.nodes else set()
+        for node in strangers:
+            reason = "its key is not registered; register it with: fedgbo federation register"
+            self._refuse(node, reason, again=math.inf)
+        return here - strangers
+
+    def _refuse(self, node: int, reason: str, again: float) -> None:
+        """Note why a node is refused, and when it is asked again."""
+        before, self._refused[node] = self._refused.get(node), (reason, again)
+        if before is None or before[0] != reason:
+            self._events("refused", node=self.name(node), reason=reason)
+
+    def _missing(self) -> list[str]:
+        """Return the names of registered nodes that have neither joined nor been refused."""
+        absent = self._registered.keys() - self._offers.keys() - self._refused.keys()
+        return sorted(self._registered[node].name for node in absent)
+
+    def _read_registry(self) -> None:
+        if self._options.nodes:
+            self._registered = Registry(Path(self._options.nodes)).by_id()
+            self._names |= {node: about.name for node, about in self._registered.items()}
 
     def name(self, node: int) -> str:
-        """Return the name that a node is registered by."""
-        return self._registered[node].name if node in self._registered else f"node {node}"
+        """Return the name that a node is, or was, registered by."""
+        return self._names.get(node, f"node {node}")
 
     def _asked(self) -> set[int]:
         """Return the nodes whose answers are awaited."""
@@ -113,7 +134,8 @@ class Roster:
                 return
             if self.nodes != reported:
                 reported = self.nodes
-                self._events("waiting", nodes=reported, clients=len(self.clients), wanted=wanted)
+                missing = self._missing()
+                self._events("waiting", nodes=reported, clients=len(self.clients), wanted=wanted, missing=missing)
             pause(self._options.poll, len(self._queries), end)
 
     def forget(self, gone: set[int]) -> None:
@@ -155,10 +177,6 @@ class Roster:
         """Raise DataError if a node offers clients that its key is not registered for."""
         if not self._options.nodes:
             return
-        if node not in self._registered:
-            self._registered = self._read_registry()  # it may have been registered since
-        if node not in self._registered:
-            raise DataError("its key is not registered; register it with: fedgbo federation register")
         allowed = client_numbers(self._registered[node].clients, self.settings.clients)
         if foreign := sorted(offer.keys() - set(allowed)):
             raise DataError(f"it offers {in_words(foreign)}, but its key is registered for {in_words(allowed)}")
