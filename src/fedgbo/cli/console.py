@@ -19,7 +19,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from typer.core import TyperGroup
 
-from fedgbo.core import ConfigError, FedGBOError, MissingExtraError, RunFolderError
+from fedgbo.core import FedGBOError, MissingExtraError, RunFolderError
 from fedgbo.core.errors import RunWarning
 from fedgbo.experiments.jobs import Job, News
 from fedgbo.reports.charts import save_chart
@@ -137,10 +137,6 @@ def writing(place: Path) -> Iterator[None]:
     except OSError as error:
         named = error.filename or place
         raise RunFolderError(f"cannot write {named}: {error.strerror}; choose another place") from error
-    except ConfigError as error:
-        if isinstance(error.__cause__, OSError):  # save_chart names the picture itself
-            raise RunFolderError(str(error)) from error
-        raise
 
 
 def save_chart_if_possible(draw: Callable[[], Any], path: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:

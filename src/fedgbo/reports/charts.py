@@ -6,13 +6,13 @@ arrays, its places on the x axis and its values there.
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedgbo.core import ConfigError, MissingExtraError, optional
+from fedgbo.core import RunFolderError, optional
 from fedgbo.reports.comparison import FEWEST_SEEDS, number_word
 from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, Point, interval_fields
 from fedgbo.reports.load import Floats
@@ -43,15 +43,19 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
     """
     stem = path.with_suffix("") if path.suffix.lower().removeprefix(".") in KINDS else path
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
-    try:
-        for file in files:
-            chart.save(file, scale_factor=2 if file.suffix == ".png" else 1)
-            if file.suffix == ".svg":
-                file.write_text(with_dark_mode(file.read_text(encoding="utf-8")), encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {file}: {error.strerror}; choose another place") from error
-    except (ImportError, ValueError) as error:
-        raise MissingExtraError(f"charts need vl-convert: pip install 'fedgbo[charts]' ({error})") from error
+    convert = extra("vl_convert", "charts need vl-convert")
+    svg = convert.vegalite_to_svg(chart.to_json())  # once: the other formats are made from it
+    made: Mapping[str, Callable[[], bytes]] = {
+        "svg": lambda: with_dark_mode(svg).encode(),
+        "png": lambda: convert.svg_to_png(svg, scale=2),
+        "pdf": lambda: convert.svg_to_pdf(svg),
+    }
+    for file, kind in zip(files, kinds, strict=True):
+        content = made[kind]()
+        try:
+            file.write_bytes(content)
+        except OSError as error:
+            raise RunFolderError(f"cannot write {file}: {error.strerror}; choose another place") from error
     return files
 
 
@@ -165,11 +169,9 @@ def line_layers(rows: Sequence[Point], palette: Palette, x: Any, y: Axis, scale:
     widths = json.dumps({name: palette.width(name) for name in names})
     drawn = palette.back_to_front(rows)
     base = alt.Chart(alt.Data(values=drawn)).encode(x=x, color=colour)
-    chosen = alt.condition(
-        f"indexof({json.dumps(list(palette.bands))}, datum.algorithm) >= 0", alt.value(0.15), alt.value(0)
-    )
+    chosen = f"indexof({json.dumps(list(palette.bands))}, datum.algorithm) >= 0"
     low = alt.Y(f"{y.key}_low:Q", title=y.title, scale=scale)
-    band = base.mark_area(clip=True).encode(y=low, y2=f"{y.key}_high:Q", opacity=chosen)  # a filter may leave no data
+    band = base.transform_filter(chosen).mark_area(clip=True, opacity=0.15).encode(y=low, y2=f"{y.key}_high:Q")
     line = base.transform_calculate(width=f"{widths}[datum.algorithm]").mark_line(clip=True, strokeJoin="round")
     line = line.encode(
         y=alt.Y(f"{y.key}:Q", title=y.title, scale=scale),
