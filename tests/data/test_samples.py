@@ -4,6 +4,7 @@ import torch
 
 from fedgbo.core.errors import DataError
 from fedgbo.data.samples import SparseSamples, WindowSamples
+from fedgbo.data.tree import digest_of
 
 TEXT = np.random.default_rng(0).integers(79, size=1000).astype(np.uint8)
 
@@ -86,3 +87,13 @@ def test_counts_above_a_byte_become_several_pairs():
     assert bags.counts.tolist() == [255, 255, 190, 255, 255]
     x, _ = bags.batch(np.array([0, 1]))
     torch.testing.assert_close(x[..., 1].sum(1), torch.ones(2))
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_array_has_the_digest_of_the_tensor_even_if_it_is_read_only():
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    array.setflags(write=False)
+    transposed = torch.arange(12, dtype=torch.float32).reshape(3, 4).T
+    assert digest_of(array) == digest_of(torch.arange(12, dtype=torch.float32).reshape(3, 4))
+    assert digest_of(array.T) == digest_of(transposed) != digest_of(array)
+    assert digest_of(np.zeros(3, bool)) == digest_of(torch.zeros(3, dtype=torch.bool))

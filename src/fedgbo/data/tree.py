@@ -62,11 +62,12 @@ def digest_of(tree: Any) -> str:
     """Return the SHA-256 of tensors, arrays, numbers and texts, and tuples, lists and mappings of such."""
     sha = hashlib.sha256()
     for part in leaves(tree):
-        if isinstance(part, Tensor | np.ndarray):
-            array = torch.as_tensor(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part)
-            array = array.detach().cpu().contiguous()
-            sha.update(f"{array.dtype} {tuple(array.shape)}\n".encode())
-            sha.update(array.view(-1).view(torch.uint8).numpy().data)
+        if isinstance(part, Tensor):
+            sha.update(f"{part.dtype} {tuple(part.shape)}\n".encode())
+            sha.update(part.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        elif isinstance(part, np.ndarray):  # as a tensor would be
+            sha.update(f"torch.{part.dtype} {tuple(part.shape)}\n".encode())
+            sha.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
         else:
             sha.update(f"{type(part).__name__} {part!r}\n".encode())
     return sha.hexdigest()

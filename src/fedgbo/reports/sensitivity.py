@@ -9,7 +9,7 @@ from fedgbo.reports.comparison import number_word
 from fedgbo.reports.palette import OTHERS, STRONG
 
 SIDE = 280  # pixels of a panel; all have the same, so that equal axes have equal ticks
-TICKS = [factor * 10.0**power for power in range(-8, 5) for factor in (1, 3)]
+WIDE = 1e3  # the ratio of the ends of a logarithmic axis from which it has ticks at powers of ten only
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def sensitivity_chart(tried: Sequence[Tried], scales: Sequence[Scale], title: st
 def _panel(alt: Any, rows: list[dict[str, Any]], scale: Scale, label: str) -> Any:
     """The score against one axis."""
     height = alt.Y("score:Q", title=label, scale=alt.Scale(zero=False))
-    base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, scale), y=height)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, scale, rows), y=height)
     filled = alt.condition(alt.datum.state == "finished", alt.value(1), alt.value(0))
     dots = base.mark_point(size=45, color=OTHERS[0]).encode(fillOpacity=filled, fill=alt.value(OTHERS[0]))
     return (dots + _ring(base)).properties(width=SIDE, height=SIDE)
@@ -73,14 +73,14 @@ def _map(alt: Any, rows: list[dict[str, Any]], across: Scale, up: Scale, label: 
     seen = alt.SchemeParams(name="viridis", extent=[0.3, 0.9])  # on light and on dark paper
     scale = alt.Scale(scheme=seen, domain=[min(scores), max(scores)])
     colour = alt.Color("score:Q", title=label, scale=scale, legend=alt.Legend(orient="left"))
-    base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, across), y=_axis(alt, alt.Y, up))
+    base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, across, rows), y=_axis(alt, alt.Y, up, rows))
     if across.values is None or up.values is None:
         coloured, ends = base.encode(color=colour), "datum.state === 'finished'"
         stopped = coloured.transform_filter(f"!({ends})").mark_point(size=60, opacity=1)
         ended = coloured.transform_filter(ends).mark_circle(size=90, opacity=1)
         return (stopped + ended + _ring(base)).properties(width=SIDE, height=SIDE)
     cells = {(row[across.name], row[up.name]): row for row in sorted(rows, key=lambda row: (row["best"], row["score"]))}
-    x, y = _axis(alt, alt.X, across, cells=True), _axis(alt, alt.Y, up, cells=True)
+    x, y = _axis(alt, alt.X, across, rows, cells=True), _axis(alt, alt.Y, up, rows, cells=True)
     base = alt.Chart(alt.Data(values=list(cells.values()))).encode(x=x, y=y)
     middle = (min(scores) + max(scores)) / 2
     dark = alt.condition(alt.datum.score > middle, alt.value("black"), alt.value("white"))
@@ -93,7 +93,7 @@ def _ring(base: Any) -> Any:
     return base.transform_filter("datum.best").mark_point(size=220, color=STRONG, strokeWidth=2.5, filled=False)
 
 
-def _axis(alt: Any, channel: Any, scale: Scale, cells: bool = False) -> Any:
+def _axis(alt: Any, channel: Any, scale: Scale, rows: list[dict[str, Any]], cells: bool = False) -> Any:
     """A continuous axis, or one of cells, from the smallest value to the largest, up or to the right."""
     value = "1 - datum.value" if scale.decay else "datum.value"
     labels = {"labelExpr": f"format({value}, '.6~g')", "labelOverlap": "greedy", "labelSeparation": 6}
@@ -103,5 +103,11 @@ def _axis(alt: Any, channel: Any, scale: Scale, cells: bool = False) -> Any:
         return channel(f"{scale.name}:O", title=scale.name, sort=order, axis=alt.Axis(**labels, labelAngle=0))
     kind = "log" if scale.logarithmic else "linear"
     drawn = alt.Scale(type=kind, zero=False, reverse=scale.decay, nice=False, padding=10)
-    ticks = {"values": TICKS} if scale.logarithmic else {"tickCount": 6}
+    ticks = {"values": _ticks([row[scale.name] for row in rows])} if scale.logarithmic else {"tickCount": 6}
     return channel(f"{scale.name}:Q", title=scale.name, scale=drawn, axis=alt.Axis(**labels, **ticks))
+
+
+def _ticks(values: list[float]) -> list[float]:
+    """Return the ticks of a logarithmic axis: powers of ten and, unless it spans many, three times these."""
+    factors = (1, 3) if values and max(values) < WIDE * min(values) else (1,)
+    return [factor * 10.0**power for power in range(-8, 5) for factor in factors]
