@@ -86,10 +86,16 @@ def draw(name: str, runs: Sequence[RunData], file: Path, folder: Path) -> None:
         return
     seeds = found[-1].seeds
     whole = [line for line in lines if set(seeds) <= {run.config.seed for run in line.runs}]
-    chart = accuracy_chart(
-        [_group(line, seeds) for line in whole], f"{_title(name)}, {found[-1].end:,} rounds", wide=True
-    )
+    about = f"{_title(name)} with the paper's settings ({_rates(whole)}), {found[-1].end:,} rounds"
+    chart = accuracy_chart([_group(line, seeds) for line in whole], about, wide=True)
     save_with_digest(chart, file, folder / name)
+
+
+def _rates(lines: Sequence[Line]) -> str:
+    """Name the learning rates of FedAvg and FedGBO, which the paper's authors chose for each by itself."""
+    shown, algorithms = {"fedavg": "FedAvg", "fedgbo": "FedGBO"}, [line.runs[0].config.algorithm for line in lines]
+    chosen = [(shown[one["name"]], one["optimiser"]["lr"]) for one in algorithms if one["name"] in shown]
+    return ", ".join(f"lr {rate:g} for {name}" for name, rate in chosen)
 
 
 def save_with_digest(chart: Any, file: Path, picture: Path, content: bytes | None = None) -> None:

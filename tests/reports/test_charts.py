@@ -110,5 +110,5 @@ def test_a_picture_is_named_as_it_was_asked_for(write, tmp_path):
     for asked in ("a.png", "a.SVG", "a"):
         assert [file.name for file in save_chart(chart, tmp_path / asked, ["svg"])] == ["a.svg"]
     assert save_chart(chart, tmp_path / "x-scale0.01", ["svg"])[0].name == "x-scale0.01.svg"
-    with pytest.raises(fedgbo.RunFolderError, match=r"cannot write .*nowhere/a.svg: No such file.*choose another place"):
+    with pytest.raises(fedgbo.RunFolderError, match=r"cannot write .*nowhere/a.svg: No such file.*; choose another"):
         save_chart(chart, tmp_path / "nowhere" / "a.png", ["svg"])
