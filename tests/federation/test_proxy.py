@@ -6,11 +6,11 @@ import time
 
 import httpx
 import pytest
-from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import ObjectTree
 
 from fedgbo.federation.credentials import make_node, read_public_key
-from fedgbo.federation.proxy import Limits, Proxy
+from fedgbo.federation.proxy import SILENT_SECONDS, Limits, Proxy
 from fedgbo.federation.signatures import HELLO, TIME, sign
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.messenger import Events
@@ -26,7 +26,7 @@ class Door:
     def __init__(self, folder, limits=Limits()):  # noqa: B008 - frozen
         self.node, self.stranger = make_node(folder / "hospital-a"), make_node(folder / "stranger")
         Registry(folder).add("hospital-a", 7, read_public_key(self.node.public_key), "0-2")
-        self.status, self.passed = 200, []
+        self.status, self.passed, self.wanted = 200, [], ["an object"]  # the objects that are still to be sent
         superlink = httpx.AsyncClient(base_url="https://superlink", transport=httpx.MockTransport(self._superlink))
         self.proxy = Proxy(Registry(folder), superlink, limits)
 
@@ -34,7 +34,8 @@ class Door:
         if self.status is None:
             raise httpx.ConnectError("refused")
         self.passed.append((request.url.path, request.content))
-        return httpx.Response(self.status, content=b"answer")
+        wanted = PushMessagesResponse(objects_to_push=self.wanted).SerializeToString()
+        return httpx.Response(self.status, content=wanted if request.url.path == PUSH else b"answer")
 
     def call(self, path, content=b"", headers=None, method="POST", client=("10.0.0.9", 1)):
         async def go():
@@ -44,6 +45,19 @@ class Door:
                 return await caller.request(method, path, content=content, headers=signed)
 
         return asyncio.run(go())
+
+
+def test_a_node_that_was_killed_connects_again_when_its_old_connection_is_silent(door, monkeypatch):
+    activate, heartbeat, goodbye = (
+        "/v1/fleet/" + name for name in ("activate-node", "send-node-heartbeat", "deactivate-node")
+    )
+    for path in (heartbeat, activate):  # it runs, and its key is used a second time
+        door.call(path)
+    assert [path for path, _ in door.passed] == [heartbeat, activate]
+    now = time.monotonic
+    monkeypatch.setattr("fedgbo.federation.proxy.time.monotonic", lambda: now() + SILENT_SECONDS)
+    door.call(activate)
+    assert door.passed[2:] == [(goodbye, DeactivateNodeRequest(node_id=7).SerializeToString()), (activate, b"")]
 
 
 @pytest.fixture
@@ -157,8 +171,20 @@ def test_large_requests_and_replies_are_refused(tmp_path):
     assert "more than the allowed 1000 bytes" in door.call("/v1/fleet/push-object", pieces()).text
     assert door.call("/v1/fleet/push-object", b"x" * 900).status_code == 200
     assert "the reply has more than the allowed 1500 bytes" in door.call("/v1/fleet/push-object", b"x" * 900).text
-    assert door.call(PUSH, reply_of(7, objects=1)).status_code == 200  # a new reply begins
-    assert door.call("/v1/fleet/push-object", b"x" * 900).status_code == 200
+    for to, wanted, status in (
+        ("m1", [], 413),  # the SuperLink did not take it
+        ("m1", ["an object"], 200),  # a new reply begins
+        ("m1", ["an object"], 413),  # it does not begin twice
+        ("m2", ["an object"], 200),
+    ):
+        door.wanted = wanted
+        assert door.call(PUSH, reply_of(7, objects=1, to=to)).status_code == 200
+        assert door.call("/v1/fleet/push-object", b"x" * 900).status_code == status
+
+
+def test_a_header_that_is_not_ascii_is_not_passed_on(door):
+    strange = [*sign(door.node).items(), ("x-name", "caf\xe9".encode("latin-1"))]
+    assert door.call("/v1/fleet/pull-messages", headers=strange).status_code == 200
 
 
 def test_a_node_that_calls_too_often_is_slowed_down(tmp_path):

@@ -94,7 +94,7 @@ def test_a_node_that_stays_connected_elsewhere_is_given_up(tmp_path, monkeypatch
     told = []
     with pytest.raises(FederationError, match="is it running elsewhere with the same key"):
         start_joined(lambda: None, make_node(tmp_path / "a"), Address("127.0.0.1", 1), told.append)
-    assert told == ["the server still considers a connected (for about a minute after a crash); trying again"]
+    assert told == ["the server still considers a connected (for some seconds after a crash); trying again"]
 
 
 class Runs:

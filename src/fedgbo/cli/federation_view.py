@@ -135,7 +135,8 @@ def resumable(again: Callable[[], str], logs: Callable[[], list[str]]) -> Iterat
         say(f"stopped; resume with: {printable(again())}")
         sys.exit(exit_code(stopped))
     except FederationError as error:
-        raise FederationError("\n".join([str(error), *logs(), f"resume with: {again()}"])) from error
+        told = [] if "resume it with" in str(error) else [f"resume with: {again()}"]
+        raise FederationError("\n".join([str(error), *logs(), *told])) from error
 
 
 def show_result(run: Path, check: bool) -> None:

@@ -4,19 +4,19 @@ An app is named by the SHA-256 of its content. A node runs an app only if its fi
 without a file the node writes one that asks; the operators' answer is written into it and remembered.
 """
 
-import getpass
 import hashlib
+import importlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fedgbo.core import ConfigError, FederationError
 from fedgbo.core.files import write_atomic
-from fedgbo.federation.credentials import private_folder
+from fedgbo.federation.credentials import private_folder, user_name
 
 _SHA256 = re.compile("[0-9a-f]{64}")
 KNOWN = ("run", "app", "started-by", "started-at")  # what is shown of the run for which an app is sent
@@ -80,7 +80,7 @@ class Apps:
         if not _SHA256.fullmatch(sha256):
             raise ConfigError(f"'{sha256}' is not a SHA-256; `fedgbo federation new` and `run` print the app's")
         known = self.read(sha256)
-        about = {**(known.about if known else {}), "answered-by": getpass.getuser()}
+        about = {**(known.about if known else {}), "answered-by": user_name()}
         self._write(sha256, "allowed" if allowed else "refused", about)
 
     def pin(self, hashes: Sequence[str]) -> None:
@@ -95,3 +95,48 @@ class Apps:
         private_folder(self.path)
         app = App(sha256, state, datetime.now(UTC).isoformat(timespec="seconds"), dict(about))
         write_atomic(self.path / f"{sha256}.json", (json.dumps(asdict(app)) + "\n").encode())
+
+
+def guard_client_apps(apps: Apps | None, replace: Callable[..., None], done: type[BaseException]) -> None:
+    """Let client apps run only if allowed, keep the text of their exceptions here, and the process after a task.
+
+    This is for launch.py: `replace` replaces parts of Flower, and `done` ends a task.
+    """
+    from flwr.supercore.exit.exit_handler import trigger_exit_handlers
+
+    from fedgbo.flower.node import forget_tasks
+
+    module: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
+    pull, install, error = module.pull_task_input, module.install_from_fab, module.Error
+    sent: dict[str, Any] = {}
+    refusals: list[str] = []
+
+    def pull_task_input(runtime: Any) -> Any:
+        message, context, run, fab = pull(runtime)
+        refusals.clear()
+        if run.run_id != sent.get("run"):
+            forget_tasks()  # a node's data may have changed between two runs
+        sent.update(
+            run=run.run_id, hash=fab.hash_str, about={"run": run.run_id, "app": run.fab_id, **context.run_config}
+        )
+        return message, context, run, fab
+
+    def install_from_fab(content: bytes, **more: Any) -> Any:
+        try:
+            if apps is not None:
+                apps.check(content, sent["hash"], sent["about"])
+        except AppNotAllowed as refusal:
+            refusals.append(str(refusal))
+            raise
+        return install(content, **more)
+
+    def without_text(code: int, reason: str) -> Any:
+        return error(code=code, reason="".join(refusals) or "the node's log says more")
+
+    def flwr_exit(code: int, **more: Any) -> NoReturn:
+        for first in (True, False):
+            trigger_exit_handlers(run_before_force_exit=first)
+        raise done
+
+    parts = {"pull_task_input": pull_task_input, "install_from_fab": install_from_fab, "flwr_exit": flwr_exit}
+    replace(module.__name__, **parts, Error=without_text)

@@ -33,6 +33,16 @@ def require_flower() -> None:
         raise MissingExtraError("federations need Flower; install it with: pip install 'fedgbo[flower]'")
 
 
+def user_name() -> str:
+    """Return the name of the user whose process this is, whatever the environment says."""
+    import pwd  # Windows has none
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"  # as in some containers
+
+
 def private_folder(path: Path) -> Path:
     """Make the folder if necessary, and close it to other users."""
     try:

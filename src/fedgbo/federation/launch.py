@@ -1,16 +1,17 @@
 """Flower's processes, run by this module: the only place that replaces parts of Flower.
 
-    python -P launch.py superlink SECRET [OPTION]... | supernode [OPTION]... | superexec APPS [OPTION]...
+    python -P launch.py superlink SECRET [OPTION]... | supernode [OPTION]... | superexec TASKS [OPTION]...
 
 Only the superexec imports torch, at its first app; the others need half of the memory without it. Each runs Flower's
 command of that name, with Flower's options, after a change for which Flower has no option:
 
 superlink   asks for the content of the file SECRET, as a bearer token, on the Control API, which could run code on the
             server and on all nodes. An internal error, such as a full disk, is answered with 503, which Flower retries.
+            Nodes share a store of objects with the server; what they say of the server's objects does not count.
 supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks after PACE.
 superexec   forks once for each app, so that a node loads its data and builds its model once for a run. Flower starts a
-            process for each message, with the task's token on a command line that every user can read. An app runs only
-            if the folder APPS allows it (`-` allows all), and the text of its exceptions stays in the node's log.
+            process for each message, with the task's token on a command line that every user can read. TASKS is
+            `server`, or a folder: of a node, for apps that it allows (`-`: all); their exceptions' text stays there.
 
 The parts that are replaced are private. Tests of real federations fail if a new version of Flower moves them.
 """
@@ -30,15 +31,12 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn
-
-if TYPE_CHECKING:
-    from fedgbo.federation.apps import Apps
+from typing import Any, NoReturn
 
 LOG = logging.getLogger("flwr")
-CLIENT = "flwr-clientapp"
-SERVER = ("flwr.superlink.cli", "fedgbo.flower.strategy")
-COMMANDS = {"flwr-serverapp": SERVER, CLIENT: ("flwr.supernode.cli", "fedgbo.flower.node")}  # modules that tasks need
+CLIENT, SERVER = "flwr-clientapp", "flwr-serverapp"  # types of tasks
+OF_SERVER, OF_CLIENT = ("flwr.superlink.cli", "fedgbo.flower.strategy"), ("flwr.supernode.cli", "fedgbo.flower.node")
+COMMANDS = {SERVER: OF_SERVER, CLIENT: OF_CLIENT}  # modules that tasks need
 PACE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # Flower's variable: seconds after which a superexec asks for work again
 RUN_SECONDS = 60.0  # after its last work, in which a node expects more
 STUCK_SECONDS = 10.0  # for the end of a task when the next one has come
@@ -65,7 +63,50 @@ def run_superlink(arguments: Sequence[str]) -> None:
 
     _replace("flwr.superlink.cli.flower_superlink", load_control_authn_plugin=SecretPlugin)
     _replace("flwr.superlink.extensions", configure_app=configure_app)
+    _let_the_server_decide()
     _command("flwr.superlink.cli", "flower_superlink", ["flower-superlink", *arguments[1:]])
+
+
+def _let_the_server_decide() -> None:
+    """Let the server's messages decide which objects consist of which; the store believes whoever says so first.
+
+    Ids are hashes, which can be guessed: a node could announce an object of the server's next message with wrong parts.
+    """
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+    from flwr.supercore.state.schema.objectstore_models import ObjectChild, StoredObject
+    from sqlalchemy import delete, insert, select, update
+
+    store_any, announced = SqlLinkState.store_message_and_object_tree, dict[str, int]()  # by which node, lately
+
+    def correct(store: Any, parent: str, parts: set[str]) -> None:
+        with store._mutation_session() as session:
+            links = ObjectChild.parent_id == parent
+            claimed = set(session.scalars(select(ObjectChild.child_id).where(links)))
+            if claimed == parts or parent not in store:
+                return
+            if parent in announced:
+                LOG.warning("node_id=%s announced an object of the server with wrong parts", announced[parent])
+            session.execute(delete(ObjectChild).where(links))
+            for part in parts:
+                new = {"object_id": part, "content": b"", "is_available": 0, "ref_count": 0}
+                session.execute(store.dialect_insert(StoredObject).values(new).on_conflict_do_nothing())
+                session.execute(insert(ObjectChild).values(parent_id=parent, child_id=part))
+            for ids, change in ((claimed, -1), (parts, 1)):
+                counts = update(StoredObject).where(StoredObject.object_id.in_(ids))
+                session.execute(counts.values(ref_count=StoredObject.ref_count + change))
+
+    def store_message(self: Any, message: Any, object_tree: Any, session_id: str) -> Any:
+        for one in reversed(list(iterate_object_tree(object_tree))):  # wholes before their parts
+            if message.metadata.reply_to_message_id:  # of a node
+                announced.setdefault(one.object_id, message.metadata.src_node_id)
+            else:
+                correct(self.object_store, one.object_id, {part.object_id for part in one.children})
+        if len(announced) > 100_000:
+            announced.clear()
+        return store_any(self, message, object_tree, session_id)
+
+    SqlLinkState.store_message_and_object_tree = store_message  # type: ignore[method-assign]
 
 
 def run_supernode(arguments: Sequence[str]) -> None:
@@ -88,11 +129,12 @@ def run_superexec(arguments: Sequence[str]) -> None:
     handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s: %(message)s"))  # as Flower's lines
     ours.addHandler(handler)
     ours.setLevel(logging.INFO)
-    apps = None if arguments[0] == "-" else Path(arguments[0])
+    command = SERVER if arguments[0] == "server" else CLIENT
+    apps = None if arguments[0] in ("server", "-") else Path(arguments[0])
     host, _, port = arguments[arguments.index("--runtime-api-address") + 1].rpartition(":")
     while socket.socket().connect_ex((host, int(port))) != 0:  # quietly: the node's log is read for lost connections
         time.sleep(0.1)
-    _replace("flwr.supercore.superexec.run_superexec", get_executor=lambda *args, **more: ForkExecutor(apps))
+    _replace("flwr.supercore.superexec.run_superexec", get_executor=lambda *args, **more: ForkExecutor(command, apps))
     _command("flwr.supercore.cli", "flower_superexec", ["flower-superexec", *arguments[1:]])
 
 
@@ -176,12 +218,12 @@ class _TaskDone(BaseException):
 
 def do_tasks(channel: Connection, command: str, parent: int, apps: Path | None) -> None:
     """Do the tasks that come through a channel, until it is closed or the parent ends."""
-    from fedgbo.federation.apps import Apps
+    from fedgbo.federation.apps import Apps, guard_client_apps
     from fedgbo.federation.processes import end_with
 
     if (end_with_us := end_with(parent)) is not None:
         end_with_us()  # a fork does not inherit its parent's setting
-    _guard_client_apps(None if apps is None else Apps(apps))
+    guard_client_apps(None if apps is None else Apps(apps), _replace, _TaskDone)
     run = getattr(importlib.import_module(COMMANDS[command][0]), command.replace("-", "_"))
     while True:
         try:
@@ -201,17 +243,19 @@ class ForkExecutor:
     Tasks of a node's app go to the same fork, one after another. A server's app has one task, the whole run.
     """
 
-    def __init__(self, apps: Path | None = None) -> None:
-        self._apps, self._forks = apps, list[Fork]()
+    def __init__(self, command: str, apps: Path | None = None) -> None:
+        self._command, self._apps, self._forks = command, apps, list[Fork]()
 
     def get_eligible_capacity(self, supported_task_types: set[Any], **more: Any) -> tuple[set[Any], set[str]]:
-        """Take the tasks of server and client apps, at any time; no agents, models or connectors."""
-        return {kind for kind in supported_task_types if str(kind) in COMMANDS}, set()
+        """Take tasks of one type, at any time."""
+        return {kind for kind in supported_task_types if str(kind) == self._command}, set()
 
     def launch(self, spec: Any) -> Any:
         """Give a task to the fork of its app; start one if there is none, and let those of other apps end."""
         from flwr.supercore.superexec.executor.types import LaunchResult
 
+        if str(spec.task_type) != self._command:  # whoever sent it
+            return LaunchResult.failed(f"tasks of type {spec.task_type} are not done here")
         self.reconcile()
         fork = None
         for one in self._forks if str(spec.task_type) == CLIENT else ():
@@ -266,49 +310,6 @@ class ForkExecutor:
 
     def close(self) -> None:
         """Do nothing: forks end with this process."""
-
-
-def _guard_client_apps(apps: "Apps | None") -> None:
-    """Let client apps run only if allowed, keep the text of their exceptions here, and the process after a task."""
-    from flwr.supercore.exit.exit_handler import trigger_exit_handlers
-
-    from fedgbo.federation.apps import AppNotAllowed
-    from fedgbo.flower.node import forget_tasks
-
-    module: Any = importlib.import_module("flwr.supernode.runtime.run_clientapp")
-    pull, install, error = module.pull_task_input, module.install_from_fab, module.Error
-    sent: dict[str, Any] = {}
-    refusals: list[str] = []
-
-    def pull_task_input(runtime: Any) -> Any:
-        message, context, run, fab = pull(runtime)
-        refusals.clear()
-        if run.run_id != sent.get("run"):
-            forget_tasks()  # a node's data may have changed between two runs
-        sent.update(
-            run=run.run_id, hash=fab.hash_str, about={"run": run.run_id, "app": run.fab_id, **context.run_config}
-        )
-        return message, context, run, fab
-
-    def install_from_fab(content: bytes, **more: Any) -> Any:
-        try:
-            if apps is not None:
-                apps.check(content, sent["hash"], sent["about"])
-        except AppNotAllowed as refusal:
-            refusals.append(str(refusal))
-            raise
-        return install(content, **more)
-
-    def without_text(code: int, reason: str) -> Any:
-        return error(code=code, reason="".join(refusals) or "the node's log says more")
-
-    def flwr_exit(code: int, **more: Any) -> NoReturn:
-        for first in (True, False):
-            trigger_exit_handlers(run_before_force_exit=first)
-        raise _TaskDone
-
-    parts = {"pull_task_input": pull_task_input, "install_from_fab": install_from_fab, "flwr_exit": flwr_exit}
-    _replace(module.__name__, **parts, Error=without_text)
 
 
 RUN = {"superlink": run_superlink, "supernode": run_supernode, "superexec": run_superexec}

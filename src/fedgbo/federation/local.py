@@ -6,7 +6,6 @@ node-0/ ...  each node's key and log
 run/         the run folder, as `fedgbo run` writes it, with events.jsonl
 """
 
-import getpass
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from fedgbo.federation.credentials import (
     private_folder,
     read_public_key,
     require_flower,
+    user_name,
 )
 from fedgbo.federation.network import LOOPBACK, Address, free_ports
 from fedgbo.federation.processes import Process, Service, stop
@@ -77,6 +77,10 @@ class Running:
         nodes = [one for process in self.nodes for one in (process, *process.helpers)]
         found = [one for one in nodes if not one.alive and one not in self.told]
         self.told |= set(found)
+        for process in self.nodes:
+            if process in found:
+                stop([process])  # its helpers too: another user could take its port, and give them work
+                self.told |= set(process.helpers)
         return found
 
 
@@ -102,7 +106,7 @@ def overrides(server: ServerFolder, settings: Path, run_folder: Path, options: M
     paths = {"settings": settings, "run-folder": run_folder, "nodes": server.path}
     return {
         **{name: str(path.absolute()) for name, path in paths.items()},
-        "started-by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "started-by": f"{user_name()}@{socket.gethostname()}",
         "started-at": datetime.now(UTC).isoformat(timespec="seconds"),
         "resume": (run_folder / "run.json").exists(),
         **options,

@@ -4,7 +4,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,3 +164,13 @@ def simulated(run: Path) -> str:
     """Repeat the run in a folder without a federation, as `fedgbo run` does, and return the result's digest."""
     with tempfile.TemporaryDirectory(prefix="fedgbo-") as place:
         return digest(execute(read_config(run), Path(place) / "run").state.tensors())
+
+
+def for_prometheus(values: Iterable[tuple[str, Mapping[str, str], float]]) -> bytes:
+    """Return names, labels and values in the format of Prometheus; names that end in `_total` are counters."""
+    lines: dict[str, None] = {}  # in order, each once
+    for name, labels, value in sorted(values, key=lambda one: one[0]):
+        lines[f"# TYPE fedgbo_{name} {'counter' if name.endswith('_total') else 'gauge'}"] = None
+        told = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items() if text)
+        lines[f"fedgbo_{name}{{{told}}} {value}" if told else f"fedgbo_{name} {value}"] = None
+    return ("\n".join(lines) + "\n").encode()

@@ -11,58 +11,39 @@ slowed down. Errors of the SuperLink become 503, which Flower's nodes retry; the
 import asyncio
 import json
 import logging
-import resource
 import ssl
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import uvicorn
-from flwr.proto.fleet_pb2 import PushMessagesRequest
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PushMessagesRequest, PushMessagesResponse
 
 from fedgbo import __version__
-from fedgbo.core import FederationError
-from fedgbo.federation.monitor import RunCounts
-from fedgbo.federation.network import LOOPBACK, is_loopback
+from fedgbo.federation.monitor import RunCounts, for_prometheus
+from fedgbo.federation.network import LOOPBACK, Door, is_loopback
 from fedgbo.federation.signatures import HELLO, BadSignature, check_signature, key_in
 from fedgbo.federation.superlink import ServerFolder
-from fedgbo.flower.registry import FILE, Node, Registry
+from fedgbo.flower.registry import Node, Registry
 
 FLEET = "/v1/fleet/"
-CALLS = (
-    "activate-node",
-    "deactivate-node",
-    "send-node-heartbeat",
-    "pull-messages",
-    "push-messages",
-    "get-run",
-    "get-fab",
-    "push-object",
-    "pull-object",
-    "confirm-message-received",
-)
+NODES, MESSAGES = ["activate-node", "deactivate-node", "send-node-heartbeat"], ["pull-messages", "push-messages"]
+OBJECTS = ["get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"]
+CALLS = {FLEET + name for name in NODES + MESSAGES + OBJECTS}  # that a node may make
 SECONDS = 120.0  # for a call, and between two on one connection
 BODY_SECONDS = 60.0  # for a request's body to arrive
-CONNECTIONS = 2000  # at the same time; further ones are answered with 503
-PER_ADDRESS = 400  # of them; a node has about four
+PER_ADDRESS = 400  # connections at the same time; a node has about four
+CONNECTIONS = 2000  # of all addresses; further ones are closed
+SILENT_SECONDS = 10.0  # since its last call, after which a node may connect anew
 CONNECTED_SECONDS = 90.0  # since its last call, in which a node counts as connected; Flower's nodes call every 3 s
 LOG = logging.getLogger("fedgbo.proxy")
-OF_CONNECTION = (  # headers that concern one connection, and are not passed on
-    "host",
-    "connection",
-    "content-length",
-    "transfer-encoding",
-    "keep-alive",
-    "te",
-    "trailer",
-    "upgrade",
-)
+OF_CONNECTION = {"host", "connection", "content-length", "transfer-encoding", "keep-alive", "te", "trailer", "upgrade"}
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -89,7 +70,9 @@ class Account:
     at: float  # when the credit was computed
     places: asyncio.Semaphore  # for requests in memory
     reply_bytes: int = 0  # since its last reply began
+    replies: deque[str] = field(default_factory=lambda: deque(maxlen=1000))  # messages that it answered lately
     seen: float = 0.0  # time of its last call
+    worked: float = field(default_factory=time.monotonic)  # when it was known to be connected
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -116,7 +99,8 @@ class Proxy:
         """Answer a call."""
         path, caller = scope["path"], (scope.get("client") or ["?"])[0]
         node: Node | None = None
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        sent = [(name, value) for name, value in scope["headers"] if name.isascii() and value.isascii()]
+        headers = {name.decode(): value.decode() for name, value in sent}  # Flower's are ASCII
         try:
             if (scope["method"], path) == ("GET", "/health"):
                 await _answer(send, 200, await self._health())
@@ -126,7 +110,7 @@ class Proxy:
                 return
             node = self._node(headers)  # first, so that every refusal has a name if possible
             call = path.removeprefix(FLEET)
-            if scope["method"] != "POST" or (path != HELLO and (call not in CALLS or not path.startswith(FLEET))):
+            if scope["method"] != "POST" or path not in {HELLO, *CALLS}:
                 raise Refused(403, "only calls of Flower's Fleet API are served here")
             account = await self._throttle(node)
             if path == HELLO:
@@ -136,7 +120,13 @@ class Proxy:
             async with account.places:
                 body = await asyncio.wait_for(self._body(headers, receive), BODY_SECONDS)
                 self._check(call, body, node, account)
+                if call == "activate-node":
+                    await self._forget_dead(headers, node, account)
+                else:
+                    account.worked = time.monotonic()
                 answer = await self._pass(path, headers, body, node)
+                if call == "push-messages" and answer.status_code == 200:
+                    self._begin_reply(body, answer.content, account)
             self._count("received_bytes", node, len(body))
             self._count("sent_bytes", node, len(answer.content))
             await _answer(send, answer.status_code, answer.content, answer.headers.get("content-type", ""))
@@ -219,13 +209,18 @@ class Proxy:
             if objects + len(waiting) + len(tree.children) > most:
                 raise Refused(413, f"the reply has more than the allowed {most} objects")
             waiting += tree.children
-        account.reply_bytes = 0
+
+    def _begin_reply(self, body: bytes, answer: bytes, account: Account) -> None:
+        """Count the bytes of a reply from here, if the SuperLink took it and it is the first to its message."""
+        answered = PushMessagesRequest.FromString(body).messages_list[0].metadata.reply_to_message_id
+        if PushMessagesResponse.FromString(answer).objects_to_push and answered not in account.replies:
+            account.replies.append(answered)
+            account.reply_bytes = 0
 
     async def _pass(self, path: str, headers: Mapping[str, str], body: bytes, node: Node) -> httpx.Response:
         """Pass a call on to the SuperLink."""
-        kept = {name: value for name, value in headers.items() if name not in OF_CONNECTION}
         try:
-            answer = await self._superlink.post(path, content=body, headers=kept)
+            answer = await self._post(path, headers, body)
         except httpx.HTTPError as error:
             raise Refused(503, f"the SuperLink does not answer ({type(error).__name__})") from error
         if answer.status_code >= 500:
@@ -235,20 +230,31 @@ class Proxy:
             LOG.warning("%s: %s refused by the SuperLink with status %d", node.name, path, answer.status_code)
         return answer
 
+    async def _forget_dead(self, headers: Mapping[str, str], node: Node, account: Account) -> None:
+        """Before a node connects, end its last connection if that is silent: Flower would wait for a minute.
+
+        A node whose key is in use elsewhere is not silent, and Flower refuses the second one.
+        """
+        if time.monotonic() - account.worked > SILENT_SECONDS:
+            goodbye = DeactivateNodeRequest(node_id=node.id).SerializeToString()
+            with suppress(httpx.HTTPError):  # it refuses if there is none
+                await self._post(f"{FLEET}deactivate-node", headers, goodbye)
+
+    async def _post(self, path: str, headers: Mapping[str, str], body: bytes) -> httpx.Response:
+        kept = {name: value for name, value in headers.items() if name not in OF_CONNECTION}
+        return await self._superlink.post(path, content=body, headers=kept)
+
     async def _health(self) -> bytes:
-        try:
-            up = (await self._superlink.get("/health", timeout=5.0)).status_code < 500
-        except httpx.HTTPError:
-            up = False
-        if not up:
-            raise Refused(503, "the SuperLink does not answer")
-        return b'{"status": "ok"}\n'
+        with suppress(httpx.HTTPError):
+            if (await self._superlink.get("/health", timeout=5.0)).status_code < 500:
+                return b'{"status": "ok"}\n'
+        raise Refused(503, "the SuperLink does not answer")
 
     def _count(self, what: str, node: Node | None, amount: int) -> None:
         self._counts[what, node.name if node else ""] += amount
 
     def _metrics(self) -> bytes:
-        """Return counts by node, and by run and node, and the nodes, in the format of Prometheus."""
+        """Return counts by node, and by run and node, and the nodes."""
         nodes, now = self._registered(), time.time()
         seen = {node.name: self._accounts[key].seen for key, node in nodes.items() if key in self._accounts}
         values = [(f"{what}_total", {"node": node}, count) for (what, node), count in self._counts.items()]
@@ -257,12 +263,7 @@ class Proxy:
         values += [("last_call_timestamp_seconds", {"node": node}, round(at)) for node, at in seen.items()]
         values.append(("connected_nodes", {}, sum(now - at < CONNECTED_SECONDS for at in seen.values())))
         values.append(("registered_nodes", {}, len(nodes)))
-        lines: dict[str, None] = {}  # in order, each once
-        for name, labels, value in sorted(values, key=lambda one: one[0]):
-            lines[f"# TYPE fedgbo_{name} {'counter' if name.endswith('_total') else 'gauge'}"] = None
-            told = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items() if text)
-            lines[f"fedgbo_{name}{{{told}}} {value}" if told else f"fedgbo_{name} {value}"] = None
-        return ("\n".join(lines) + "\n").encode()
+        return for_prometheus(values)
 
 
 async def _answer(send: Send, status: int, body: bytes, kind: str = "application/json") -> None:
@@ -271,45 +272,23 @@ async def _answer(send: Send, status: int, body: bytes, kind: str = "application
     await send({"type": "http.response.body", "body": body})
 
 
-class Caller(H11Protocol):
-    """A connection. An address has a limited number of them, so that no single sender can take all."""
-
-    _open: ClassVar[Counter[str]] = Counter()  # by address
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Close the connection at once if its address has too many."""
-        super().connection_made(transport)
-        self._address = (transport.get_extra_info("peername") or ["?"])[0]
-        self._open[self._address] += 1
-        if self._open[self._address] > PER_ADDRESS:
-            LOG.warning("a stranger at %s: a connection beyond the allowed %d is closed", self._address, PER_ADDRESS)
-            transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Count it no longer."""
-        super().connection_lost(exc)
-        self._open[self._address] -= 1
-        if not self._open[self._address]:
-            del self._open[self._address]
-
-
 def serve(folder: Path, host: str, port: int, superlink_port: int, reply_mib: int) -> None:
     """Serve until a signal."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    import resource  # Windows has none
+
+    most = min(2 * CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one for each connection; often 1024 by default
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     LOG.setLevel(logging.INFO)
-    if not (folder / FILE).exists():
-        LOG.info("no node is registered yet")
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     superlink = httpx.AsyncClient(
         base_url=f"https://{LOOPBACK}:{superlink_port}", verify=context, timeout=SECONDS, trust_env=False
     )
     LOG.info("nodes are served at %s:%d", host, port)
-    uvicorn.run(
+    door = Door(host, port, CONNECTIONS, PER_ADDRESS, LOG.warning)
+    config = uvicorn.Config(
         Proxy(Registry(folder), superlink, Limits(reply_bytes=reply_mib * 2**20)),
-        host=host,
-        port=port,
+        loop="asyncio",  # uvloop would not ask the door
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),
         lifespan="off",
@@ -317,14 +296,11 @@ def serve(folder: Path, host: str, port: int, superlink_port: int, reply_mib: in
         log_level="warning",
         server_header=False,
         proxy_headers=False,  # an X-Forwarded-For says what its sender likes
-        http=Caller,
         ws="none",
-        limit_concurrency=CONNECTIONS,
         timeout_keep_alive=int(SECONDS),
     )
+    uvicorn.Server(config).run(sockets=[door])
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 6:
-        raise FederationError("usage: python -m fedgbo.federation.proxy SERVER HOST PORT SUPERLINK_PORT REPLY_MIB")
     serve(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))

@@ -1,7 +1,6 @@
 """The server: its folder, and its processes: Flower's SuperLink on loopback, the process of its apps, and the proxy."""
 
 import datetime
-import getpass
 import json
 import os
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 from fedgbo.core import FederationError, RunFolderError
 from fedgbo.core.files import write_atomic
-from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower, write_secret
+from fedgbo.federation.credentials import PRIVATE_FILE, check_private, require_flower, user_name, write_secret
 from fedgbo.federation.network import EVERYWHERE, LOOPBACK, Address, answers, check_free, free_ports
 from fedgbo.federation.processes import LAUNCH, Process, Service, Tail, flower_environment, stop
 
@@ -51,7 +50,7 @@ class ServerFolder:
     def audit(self, what: str, **more: Any) -> None:
         """Append what an operator did to audit.jsonl, with the time and the user."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        line = json.dumps({"time": now, "user": getpass.getuser(), "what": what, **more})
+        line = json.dumps({"time": now, "user": user_name(), "what": what, **more})
         try:
             handle = os.open(self.path / "audit.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
             with os.fdopen(handle, "a", encoding="utf-8") as file:
@@ -141,8 +140,8 @@ def start_server(
         database.touch(mode=PRIVATE_FILE)
         database.chmod(PRIVATE_FILE)
         link += ["--database", str(database)]
-    tasks = [*LAUNCH, "superexec", "-", "--runtime-api-address", str(inside), "--root-certificates", str(server.ca)]
-    tasks += guard
+    tasks = [*LAUNCH, "superexec", "server", *guard]
+    tasks += ["--runtime-api-address", str(inside), "--root-certificates", str(server.ca)]
     door = [sys.executable, "-m", "fedgbo.federation.proxy", str(server.path), listen.host]
     door += map(str, (listen.port, port, reply_mib))
     services: list[Service] = []

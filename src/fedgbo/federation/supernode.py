@@ -13,8 +13,8 @@ from fedgbo.federation.network import LOOPBACK, Address, free_ports
 from fedgbo.federation.processes import LAUNCH, Process, Tail, flower_environment, stop, without_colours
 
 JOIN_SECONDS = 180.0  # about 8 on an idle machine, more when several start at once
-STALE_SECONDS = 120.0  # Flower takes a node that was killed for connected for about a minute
-RETRY_SECONDS = 10.0
+STALE_SECONDS = 120.0  # by then the server has forgotten the last connection of a node that was killed
+RETRY_SECONDS = 5.0
 ConfigValue = str | int | float | bool
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _JOINED = re.compile(r"SuperNode ID: (\d+)")
@@ -103,7 +103,7 @@ def start_joined(
         except StaleConnection as error:
             if time.monotonic() > end:
                 raise FederationError(f"{error}; is it running elsewhere with the same key?") from error
-            tell(f"{error} (for about a minute after a crash); trying again")
+            tell(f"{error} (for some seconds after a crash); trying again")
             time.sleep(RETRY_SECONDS)
         except BaseException:
             stop([process])

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from fedgbo.core import FederationError
 from fedgbo.flower.wire import ACTION, wire_bytes
@@ -186,7 +187,7 @@ def _repeated(call: Callable[[], list[Any]]) -> list[Any]:
     for pause_seconds in (*PAUSES, None):
         try:
             return call()
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ObjectPushError) as error:  # the latter if it was restarted during a push
             refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
             if pause_seconds is None or refused:
                 raise FederationError(

@@ -6,6 +6,7 @@ numpy's own literal parser; arrays are never unpickled, and no buffer larger tha
 
 import io
 import json
+import secrets
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,7 +86,8 @@ def to_content(settings: Settings, order: Order | None = None, down: ArrayRecord
 def to_reply(message: Message, answer: Mapping[str, Any], arrays: Mapping[str, ArrayRecord] | None = None) -> Message:
     """Return a node's reply to a message."""
     content = RecordDict(dict(arrays or {}))
-    content[KEY] = ConfigRecord({"answer": json.dumps(answer)})
+    nonce = secrets.token_hex(8)  # so that no other node can guess the record's hash, its id in Flower's store
+    content[KEY] = ConfigRecord({"answer": json.dumps(answer), "nonce": nonce})
     return Message(content, reply_to=message)
 
 
