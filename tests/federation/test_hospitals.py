@@ -140,6 +140,7 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     second_node.send_signal(signal.SIGTERM)
     second_node.wait(60)
     guesses_the_next_orders(site, port)
+    wait_for(lambda: "hospital-b announced an object of the server with wrong parts" in said.read_text(), 10)
 
 
 def comes_back(site, register, told):

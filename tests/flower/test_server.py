@@ -4,14 +4,16 @@ import json
 import subprocess
 import sys
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 import fedgbo
-from fedgbo.core.errors import ConfigError, RunFolderError
+from fedgbo.core.errors import ConfigError, FederationError, RunFolderError
 from fedgbo.experiments.request import Request
-from fedgbo.flower import Options, client_app, server_app
+from fedgbo.flower import Options, client_app, messenger, server_app
 from fedgbo.runs.checkpoint import Checkpoint, digest
 from fedgbo.runs.config import execute
 from tests.flower.federations import events, everyone, nodes
@@ -161,3 +163,18 @@ def test_the_core_does_without_flower_and_says_what_to_install_for_it():
     imported, message = done.stdout.splitlines()
     assert imported == "False"
     assert message == "federations need Flower; install it with: pip install 'fedgbo[flower]'"
+
+
+def test_a_push_that_a_restart_of_the_superlink_broke_is_repeated(monkeypatch):
+    monkeypatch.setattr(messenger, "PAUSES", (0.0, 0.0))
+    failures = [ObjectPushError("id", 1, "session"), httpx.ReadError("gone")]
+
+    def push():
+        if failures:
+            raise failures.pop()
+        return ["id"]
+
+    assert messenger._repeated(push) == ["id"]
+    failures += [ObjectPushError("id", 1, "session")] * 3
+    with pytest.raises(FederationError, match="the connection to the SuperLink broke"):
+        messenger._repeated(push)

@@ -1,5 +1,6 @@
 """`fedgbo federation serve`, `join` and `allow`: the commands that keep a server or a node running."""
 
+import re
 import shlex
 import sys
 import time
@@ -21,8 +22,10 @@ from fedgbo.federation.processes import Process, Service, Tail, attend, stop
 from fedgbo.federation.signatures import Welcome, say_hello
 from fedgbo.federation.superlink import REPLY_MIB, ServerFolder, start_server
 from fedgbo.federation.supernode import ConfigValue, NodeWatch, start_joined, start_node
-from fedgbo.flower.registry import MOST_CLIENTS
+from fedgbo.flower.registry import MOST_CLIENTS, Registry
 from fedgbo.runs.client_numbers import client_numbers, in_words
+
+_LIAR = re.compile(r"node_id=(\d+) (announced an object of the server with wrong parts)")  # in the SuperLink's log
 
 
 def _read_settings(context: typer.Context, file: Path | None) -> Path | None:
@@ -61,7 +64,7 @@ def serve(
     """Run the server that nodes connect to, until Ctrl-C. Run this on the server."""
     listen, server = Address(host, port), ServerFolder(folder.absolute())
     services = start_server(server, listen, reply_mib=max_reply)
-    refusals = Tail(server.proxy_log, server.proxy_log.stat().st_size)
+    refusals, link = (Tail(log, log.stat().st_size) for log in (server.proxy_log, server.log))
     try:
         server.audit("serve", address=str(listen))
         err.print(f"serving nodes at {printable(listen)}; logs: {printable(server.log)}, {printable(server.proxy_log)}")
@@ -71,6 +74,10 @@ def serve(
             for line in refusals.lines():
                 if "WARNING" in line:
                     err.print(printable(line))
+            for line in link.lines():
+                if found := _LIAR.search(line):
+                    node = Registry(server.path).by_id().get(int(found[1]))
+                    err.print(f"[yellow]{printable(node.name if node else 'a node that was removed')} {found[2]}[/]")
             time.sleep(0.2)
     except KeyboardInterrupt:
         err.print("ended; registered nodes are remembered")
