@@ -165,6 +165,31 @@ def test_ctrl_c_during_imports(tmp_path):
     assert process.returncode == 130
 
 
+@pytest.mark.parametrize("seconds", [0.3, 0.7, 1.1, 1.5])
+def test_ctrl_c_during_the_real_imports(seconds):
+    """numpy and torch turn a KeyboardInterrupt into errors of their own, or lose it."""
+    process = subprocess.Popen([*COMMAND, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    stderr = process.communicate(timeout=60)[1]
+    assert "Traceback" not in stderr
+    assert process.returncode == 130
+
+
+def test_a_closed_terminal_ends_a_comparison_without_tracebacks(my_file, tmp_path):
+    words = ["compare", "lr=0.1", "fedavg", "fedgbo", "beta=0.9", "--task", f"{my_file}:small", "--rounds", "4000"]
+    process = subprocess.Popen(
+        [*COMMAND, *words, "--seeds", "1", "--jobs", "2", "--out", "both"], cwd=tmp_path, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    wait_for(lambda: len(list(tmp_path.glob("both/runs/*/metrics.jsonl"))) == 2 or process.poll() is not None)
+    os.killpg(process.pid, signal.SIGHUP)  # as a terminal does, to all of its processes
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 129, said
+    assert "Traceback" not in said
+    assert "repeat the command with --out both to resume" in said
+
+
 def test_a_closed_terminal_leaves_a_resumable_run(my_file, tmp_path):
     toml = tmp_path / "slow.toml"
     toml.write_text(

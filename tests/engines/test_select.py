@@ -18,6 +18,7 @@ from fedgbo.tasks import TASKS
 from tests.conftest import make_task
 
 AVG = fedgbo.FedAvg(fedgbo.SGD(lr=0.1))
+LION = fedgbo.Lion(lr=0.01, beta1=0.9, beta2=0.99)
 
 
 @pytest.mark.skipif(library() is None, reason="without a C compiler, sparse models take their steps in place")
@@ -116,3 +117,19 @@ def test_a_model_that_cannot_be_counted_is_trained_all_the_same():
 def test_workers_are_counted_from_one():
     with pytest.raises(fedgbo.ConfigError, match="workers must be a whole number of at least 1"):
         fedgbo.run(make_task(), AVG, rounds=1, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "textbook"),
+    [
+        (fedgbo.FedGBO(LION, inverse=False), True),
+        (fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9)), False),
+        (
+            fedgbo.AdaptiveFedOpt(client=fedgbo.SGD(lr=0.1), server=fedgbo.Lion(lr=0.01, beta1=0.9, beta2=0.99)),
+            False,
+        ),  # the server's
+    ],
+)
+def test_what_is_said_of_an_optimiser_that_is_not_affine(algorithm, textbook):
+    choice = engine_for(TASKS["digits"](), algorithm, 0, 1, torch.device("cpu")).choice
+    assert ("the textbook loop" in choice and "Lion: not affine in the gradient" in choice) == textbook

@@ -167,8 +167,8 @@ def test_two_seeds_have_no_bands(write):
     assert "accuracy_low" not in json.dumps(spec["layer"][0]["data"])
     assert spec["title"]["subtitle"] == ["digits. Mean over two seeds."]
     assert conclusion(summarise(group_runs(runs))) == [
-        "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), two seeds: too few for "
-        "an interval of the ratio."
+        "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30); two seeds are too few "
+        "for an interval of the ratio."
     ]
 
 
@@ -211,7 +211,7 @@ def test_the_bootstrap_needs_six_seeds(write):
     said = "FedGBO reached FedAvg's best accuracy (70.0%) in 3.0x fewer rounds (10 instead of 30), "
     five = of_seeds(write, 5, fedavg=lambda _: SLOW, fedgbo=lambda _: FAST)
     assert finding(five).ours.fewer == Ratio(3.0)
-    assert conclusion(five) == [f"{said}five seeds: too few for an interval of the ratio."]
+    assert conclusion(five) == [f"{said[:-2]}; five seeds are too few for an interval of the ratio."]
 
 
 def test_seeds_that_agree_have_a_narrow_interval(write):
@@ -239,7 +239,7 @@ def test_what_may_be_chance_is_called_so(write):
 def test_more_rounds_have_an_interval_of_more_rounds(write):
     slower = of_seeds(write, 6, fedavg=lambda _: [0.1, 0.5, 0.7, 0.6], fedgbo=lambda _: [0.1, 0.5, 0.6, 0.7])
     assert conclusion(slower) == [
-        "FedGBO reached FedAvg's best accuracy (70.0%) in 1.5x more rounds (30 instead of 20), 95% interval 1.5x to "
+        "FedGBO reached FedAvg's best accuracy (70.0%) in 1.5x as many rounds (30 instead of 20), 95% interval 1.5x to "
         "1.5x, six seeds."
     ]
 

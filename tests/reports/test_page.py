@@ -75,7 +75,7 @@ def test_the_page_in_a_browser(page, report):
         page.evaluate("document.querySelectorAll('.chart .plot svg').length") == 7
     )  # curves, drift, labels; twice; and bars
     assert lines(page) == ["rgb(17, 17, 17)", FEDGBOS]
-    assert "3.0x fewer rounds (10 instead of 30), three seeds: too few for an interval" in text(page, "header .result")
+    assert "3.0x fewer rounds (10 instead of 30); three seeds are too few for an" in text(page, "header .result")
     assert "7 runs, the last one on" in text(page, "header .hint")
     assert page.evaluate("[...document.querySelectorAll('details.warning')].every((e) => !e.open)")
     assert page.evaluate("document.querySelectorAll('#digits-K-10-curves g.mark-area path').length") == 2

@@ -29,7 +29,9 @@ FedAvg. server: the part of a round that is not the clients'. memory: our peak."
 
 
 def bench(
-    tasks: Annotated[str, Option(help="Tasks and models, separated by commas.")] = ",".join((*LEARNING_RATES, *MODELS)),
+    tasks: Annotated[str, Option(help="Tasks and models, separated by commas.", show_default="all of them")] = ",".join(
+        (*LEARNING_RATES, *MODELS)
+    ),
     seconds: Annotated[float, Option(help="The length of each turn in seconds; at least one round.")] = 0.5,
     repeats: Annotated[int, Option(help="The number of turns.")] = 7,
     growth: Annotated[bool, Option(help="Also measure how the cost grows.")] = True,

@@ -28,7 +28,7 @@ from fedgbo.core.files import write_atomic
 from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
 from fedgbo.experiments.jobs import run_jobs
 from fedgbo.experiments.results import Section, summary_table
-from fedgbo.experiments.shelf import group_key
+from fedgbo.experiments.shelf import group_key, look
 from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs, load_run
@@ -91,7 +91,9 @@ def compare(
     folder = to or opt.new_folder("compare", task, claim=not dry_run)
     todo = jobs_of(configs, folder)
     if dry_run:
-        show_plan([job.title for job in todo], notes, f"{built.name}, {configs[0].rounds} rounds each, into {folder}")
+        done = [job.title for job in todo if look(job.out, job.config).state == "finished"]
+        where = f"{built.name}, {configs[0].rounds} rounds each, into {folder}"
+        show_plan([job.title for job in todo if job.title not in done], notes, where, done)
         return
     claim(folder, configs)
     if not quiet:

@@ -189,9 +189,9 @@ def show_table(table: Table, wide: bool = False) -> None:
         out.print(line)
 
 
-def show_plan(runs: Sequence[str], notes: Sequence[str], where: str) -> None:
+def show_plan(runs: Sequence[str], notes: Sequence[str], where: str, done: Sequence[str] = ()) -> None:
     """Print what --dry-run is asked for: the runs, with the seeds of each on one line; nothing else is done."""
-    planned = [f"would run {name}" for name in with_seeds(runs)]
+    planned = [*(f"finished {name}" for name in with_seeds(done)), *(f"would run {name}" for name in with_seeds(runs))]
     for line in (*notes, *planned, f"{len(runs)} runs on {where}; nothing was run"):
         out.print(escape(line))
 

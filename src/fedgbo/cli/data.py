@@ -67,7 +67,9 @@ def prepare(
     fraction: Annotated[float | None, Option(help="The share of Shakespeare's raw text for training.")] = None,
     seed: Annotated[int | None, Option(help="The seed of a random split.")] = None,
     min_samples: Annotated[int | None, Option(help="Leave out users with fewer samples.")] = None,
-    drop_incomplete: Annotated[bool, Option(help="Leave out users without train or test samples.")] = False,
+    drop_incomplete: Annotated[
+        bool, Option("--drop-incomplete", help="Leave out users without train or test samples.")
+    ] = False,
     test_by: Annotated[
         TestBy, Option("-t", "--test-by", help="Split by sample, or by user: train and test then have different users.")
     ] = TestBy.sample,
@@ -203,10 +205,15 @@ def _print_numbers(n: dict[str, Any]) -> None:
 
 
 def _heat_map(skew: Skew, most: int = 20) -> Text:
-    """Return a line for each client, a character for each class: darker where the client has more of it."""
+    """Return a line for each client, a character for each class: darker where the client has more of it.
+
+    Where the classes do not fit the terminal, a character stands for several that follow one another.
+    """
     clients, counts = skew.clients[:most], skew.counts[:most]
-    levels = np.ceil(counts / counts.sum(axis=1, keepdims=True) * (len(SHADES) - 1)).astype(int)
     width = max(len(str(client)) for client in clients)
+    together = -(-counts.shape[1] // max(1, out.width - width - 3))
+    counts = np.add.reduceat(counts, np.arange(0, counts.shape[1], together), axis=1)
+    levels = np.ceil(counts / counts.sum(axis=1, keepdims=True) * (len(SHADES) - 1)).astype(int)
     rows = ("".join(SHADES[level] for level in row) for row in levels)
     return Text("\n".join(f"{client:>{width}} |{row}|" for client, row in zip(clients, rows, strict=False)))
 
@@ -236,12 +243,14 @@ def _images(images: Array, labels: list[str]) -> Text:
     if grey.shape[2] % 2:
         grey = np.pad(grey, [(0, 0), (0, 0), (0, 1), (0, 0)])
     text, width = Text(), grey.shape[3]
-    text.append(" ".join(label.ljust(width)[:width] for label in labels) + "\n")
-    for y in range(0, grey.shape[2], 2):
-        for image in grey:
-            for x in range(width):
-                upper, lower = (Color.from_rgb(*map(float, image[:, row, x])) for row in (y, y + 1))
-                text.append("▀", Style(color=upper, bgcolor=lower))
-            text.append(" ")
-        text.append("\n")
+    fit = max(1, (out.width + 1) // (width + 1))  # in a row
+    for first in range(0, len(grey), fit):
+        text.append(" ".join(label.ljust(width)[:width] for label in labels[first : first + fit]) + "\n")
+        for y in range(0, grey.shape[2], 2):
+            for number, image in enumerate(grey[first : first + fit]):
+                text.append(" " if number else "")
+                for x in range(width):
+                    upper, lower = (Color.from_rgb(*map(float, image[:, row, x])) for row in (y, y + 1))
+                    text.append("▀", Style(color=upper, bgcolor=lower))
+            text.append("\n")
     return text

@@ -15,7 +15,16 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, many_runs, out, save_chart_if_possible, show_table, stopped_by_ctrl_c, with_seeds
+from fedgbo.cli.console import (
+    err,
+    many_runs,
+    out,
+    save_chart_if_possible,
+    say,
+    show_table,
+    stopped_by_ctrl_c,
+    with_seeds,
+)
 from fedgbo.core import DivergenceError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
@@ -52,6 +61,8 @@ Output = Annotated[Path | None, opt.Output(help="Write to this file instead of t
 StandIns = Annotated[bool, Option("--stand-ins", help="Use synthetic data of the same shape, which needs no files.")]
 DRY = {"missing": "would run", "begun": "would resume", "damaged": "would repeat"}  # states in words of --dry-run
 Format = StrEnum("Format", ["TEXT", "MARKDOWN", "CSV", "JSON", "LATEX"])
+FORMATS = f"The output format: {', '.join(Format)}."
+MOST_FAILURES = 3  # that are told; the others mostly have the same reason
 
 
 def experiment(
@@ -175,9 +186,11 @@ def _end(experiment: Experiment, found: Results) -> None:
         out.print(escape(line))
     for place in found.diverged:
         out.print(escape(f"diverged: {place.path.name}: {place.find.reason}"))
-    for place, reason in found.failed:
+    for place, reason in found.failed[:MOST_FAILURES]:
         err.print(f"[bold red]failed:[/] {escape(f'{place.path.name}: {reason}')}")
     if found.failed:
+        more = len(found.failed) - MOST_FAILURES
+        say(f"{f'and {more} more; ' if more > 0 else ''}repeat the command to run what failed; the others are kept")
         sys.exit(1)
     if found.diverged and not experiment.allow_divergence:
         err.print("runs diverged; if that is expected, write allow_divergence = true into the file")
@@ -188,7 +201,7 @@ def _table_command(make: Callable[[], Table]) -> Callable[..., None]:
     """Return the command for a table that is computed without runs."""
 
     def command(
-        style: Annotated[Format, Option("--format", "-f", help="The output format.")] = Format.TEXT,
+        style: Annotated[Format, Option("--format", "-f", metavar="FORMAT", help=FORMATS)] = Format.TEXT,
         output: Output = None,
         wide: opt.Wide = False,
     ) -> None:
@@ -255,7 +268,7 @@ def study(
     to: Annotated[Path, opt.Out(help="The folder of all runs.")] = Path("runs/study"),
     keep: Annotated[Path | None, Option(help="The CSV file that stores finished runs. \\[default: FILE.csv]")] = None,
     jobs: opt.Jobs = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="List finished and missing runs, and start none.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show how far the study is, and start no run.")] = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Compare algorithms at equal effort: search each one's settings on held-out data, then run the best ones.

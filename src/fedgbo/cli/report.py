@@ -19,6 +19,8 @@ from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, print_whole, simple_table, writing
 from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
+from fedgbo.experiments.compare import labels_of as labels_of_runs
+from fedgbo.experiments.shelf import group_key
 from fedgbo.reports.label_skew import labels_of
 from fedgbo.reports.load import collect
 from fedgbo.reports.report_files import build_page, write_figures
@@ -95,7 +97,8 @@ def watch(
     opt.check_folders([folder])
     follower = Follower(folder)
     if as_json:
-        print_json([{**asdict(view), "path": str(view.path)} for view in follower.look()])
+        told = [{**asdict(view), "path": str(view.path)} for view in follower.look()]
+        print_json([{key: value for key, value in view.items() if key != "config"} for view in told])
     elif once or not out.is_terminal:
         views = follower.look()
         print_whole(_runs_table(views, folder, wide), wide)
@@ -127,9 +130,22 @@ def _follow(follower: Follower, folder: Path, every: float, wide: bool) -> None:
         return
 
 
+def _names(views: Sequence[View], folder: Path, wide: bool) -> list[str]:
+    """Return the runs' names: their folders or, where these are long, the algorithms with what differs, and seeds."""
+    folders = [str(view.path.relative_to(folder)) if view.path != folder else folder.name for view in views]
+    if wide or max(map(len, folders), default=0) <= NAME_WIDTH or any(view.config is None for view in views):
+        return folders
+    configs = [view.config for view in views if view.config is not None]
+    labels = labels_of_runs(configs)
+    short = [f"{labels[group_key(config)]} seed {config.seed}" for config in configs]
+    return short if len(set(short)) == len(short) else folders
+
+
 def _runs_table(views: Sequence[View], folder: Path, wide: bool) -> Table:
+    names = dict(zip((view.path for view in views), _names(views, folder, wide), strict=True))
+
     def cells(view: View) -> dict[str, Text]:
-        name = str(view.path.relative_to(folder)) if view.path != folder else folder.name
+        name = names[view.path]
         numbers = {
             "accuracy": (view.latest, ".1%"),
             "best": (view.best, ".1%"),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedgbo.core import FederatedAlgorithm, State, Upload
 from fedgbo.core.errors import ConfigError
 from fedgbo.core.objective import MaxEntropy, Term
-from fedgbo.core.optimiser import AffineStep
+from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser
 from fedgbo.core.random import Rows, stream
 from fedgbo.data.samples import Samples
 from fedgbo.data.tree import map_tensors
@@ -72,6 +72,8 @@ class PlainEngine:
         with self.generators.kept():
             self._blueprint = Blueprint.of(task.make_model, seed, map_tensors(_default_type, first[0]))
         self._fast = descent is not None
+        optimisers = [own for name, own in vars(algorithm).items() if isinstance(own, Optimiser) and name != "server"]
+        self._not_affine = [type(own).__name__ for own in optimisers if not isinstance(own, AffineOptimiser)]
         self.model = FlatModel(self.build_model(), task.loss, fast=self._fast)
         self.sample = self.on_device(first)
         check_fit(self.model, task, *self.sample)
@@ -82,9 +84,12 @@ class PlainEngine:
 
     @property
     def choice(self) -> str:
-        textbook = f"the textbook loop, gradients by {self.model.kind}"
-        how = textbook if self.descent is None else self.descent.explain(self.model)
-        return f"one client at a time, {how} ({self.why})"
+        how, why = f"the textbook loop, gradients by {self.model.kind}", self.why
+        if self._not_affine:
+            why = f"{', '.join(self._not_affine)}: not affine in the gradient"
+        elif self.descent is not None:
+            how = self.descent.explain(self.model)
+        return f"one client at a time, {how} ({why})"
 
     def _try_out(self, params: Tensor) -> tuple[bool, Origin]:
         """Take a gradient; return whether that draws random numbers, as dropout does, and where the run starts."""

@@ -90,8 +90,9 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
     A pool does not report whose process died, but jobs are started in order: it was one of the first of those left.
     """
     context = get_context("spawn")  # a fork would copy torch's threads in an undefined state
-    news: Queue[News] = context.Queue()
-    stop = context.Event()
+    with ctrl_c_ignored():  # they start a process that tracks resources
+        news: Queue[News] = context.Queue()
+        stop = context.Event()
     ended: dict[int, str] = {}
     threads = max(1, cores() // workers)  # for each run
     with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, threads)) as pool:

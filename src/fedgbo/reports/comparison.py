@@ -106,7 +106,8 @@ class Finding:
         rounds = f"{needed:,}" if needed == baseline else f"{needed:,} instead of {baseline:,}"
         said = f"{self.name} reached FedAvg's best accuracy {goal} in {times(fewer.value)} ({rounds})"
         if fewer.low is None or fewer.high is None:
-            return f"{said}, {self.seeds}: too few for an interval of the ratio."
+            few = "is" if self.seeds == "one seed" else "are"
+            return f"{said}; {self.seeds} {few} too few for an interval of the ratio."
         interval = f"95% interval {ends(fewer.low, fewer.high)}, {self.seeds}"
         chance = not fewer.clear and needed != baseline
         return f"{said}, but this may be chance: {interval}." if chance else f"{said}, {interval}."
@@ -237,7 +238,7 @@ def times(ratio: float) -> str:
     """Say how many fewer rounds were needed.
 
     >>> times(1.58), times(0.5), times(1.0), times(1.02)
-    ('1.6x fewer rounds', '2.0x more rounds', 'the same number of rounds', 'about the same number of rounds')
+    ('1.6x fewer rounds', '2.0x as many rounds', 'the same number of rounds', 'about the same number of rounds')
     """
     if (text := _signed(ratio)) == SAME:
         return f"{'' if ratio == 1 else 'about '}the same number of rounds"
@@ -247,8 +248,10 @@ def times(ratio: float) -> str:
 def ends(low: float, high: float) -> str:
     """Write the interval of a ratio, in the direction of `times`; 0 is a target that was not reached.
 
-    >>> ends(1.2, 2.2), ends(0.5, 0.8), ends(0.8, 1.5), ends(0.0, 1.0), ends(0.0, 0.5)
-    ('1.2x to 2.2x', '1.2x to 2.0x', '1.2x more to 1.5x fewer', 'not reached to no difference', '2.0x to not reached')
+    >>> ends(1.2, 2.2), ends(0.5, 0.8), ends(0.8, 1.5)
+    ('1.2x to 2.2x', '1.2x to 2.0x', '1.2x as many to 1.5x fewer')
+    >>> ends(0.0, 1.0), ends(0.0, 0.5)
+    ('not reached to no difference', '2.0x to not reached')
     """
     if low > 1:
         return f"{low:.1f}x to {high:.1f}x"
@@ -260,7 +263,7 @@ def ends(low: float, high: float) -> str:
 def _signed(ratio: float) -> str:
     if f"{max(ratio, 1 / ratio):.1f}" == "1.0":
         return SAME
-    return f"{ratio:.1f}x fewer" if ratio > 1 else f"{1 / ratio:.1f}x more"
+    return f"{ratio:.1f}x fewer" if ratio > 1 else f"{1 / ratio:.1f}x as many"
 
 
 def number_word(seeds: int) -> str:

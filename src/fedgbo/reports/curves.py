@@ -129,14 +129,18 @@ def unit_for(largest: float, units: Sequence[tuple[float, str]]) -> tuple[float,
     return [unit for unit in units if unit[0] <= largest or unit is units[0]][-1]
 
 
+AS_MUCH = {"fewer": "many", "less": "much"}
+
+
 def saving(x: Axis, ratio: float) -> str:
     """Say how much less of a cost was needed.
 
     >>> saving(ROUNDS, 1.58), saving(Axis("flops", ""), 0.5)
-    ('1.6x fewer rounds', '2.0x more computation')
+    ('1.6x fewer rounds', '2.0x as much computation')
     """
     less = next(cost.saving for cost in COSTS if cost.key == x.key)
-    return f"{ratio:.1f}x {less}" if ratio >= 1 else f"{1 / ratio:.1f}x more {less.partition(' ')[2]}"
+    fewer, _, what = less.partition(" ")
+    return f"{ratio:.1f}x {less}" if ratio >= 1 else f"{1 / ratio:.1f}x as {AS_MUCH[fewer]} {what}"
 
 
 def measured(axes: Sequence[Axis], lines: Sequence[Line]) -> list[Axis]:

@@ -276,7 +276,7 @@ def bar_layers(rows: Sequence[Point], colour: Any, quiet: str, ink: str) -> Any:
     alt = altair()
     names = alt.Y(
         "algorithm:N", sort=[row["algorithm"] for row in rows], title=None,
-        axis=alt.Axis(ticks=False, domain=False, grid=False, labelPadding=6, labelLimit=220),
+        axis=alt.Axis(ticks=False, domain=False, grid=False, labelPadding=6, labelLimit=360),
     )  # fmt: skip
     longest = max(row["rounds"] for row in rows) or 1
     across = alt.X("rounds:Q", axis=None, scale=alt.Scale(domain=[0, 1.3 * longest], nice=False))

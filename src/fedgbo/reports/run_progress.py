@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedgbo.core import RunFolderError
 from fedgbo.reports.load import find_runs, load_run
+from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
 
 RECENT = 5  # evaluations that the speed is measured over
@@ -29,6 +30,7 @@ class View:
     seconds_per_round: float | None = None
     ends_at: float | None = None  # seconds since the epoch; None unless the run is running
     problem: str = ""
+    config: RunConfig | None = None
 
 
 class Follower:
@@ -75,6 +77,7 @@ def _view(path: Path, now: float) -> View:
         seconds_per_round=speed,
         ends_at=now + (run.rounds - reached) * speed if run.status == "running" and speed is not None else None,
         problem=run.reason,
+        config=run.config,
     )
 
 

@@ -50,7 +50,8 @@ def search(plan: Plan, out: Path, url: str, name: str, jobs: int, show: Callable
     study = open_study(plan, url, name)
     study.set_user_attr("metric", task.metric is not None)
     processes = get_context("spawn")
-    stop, errors = processes.Event(), processes.SimpleQueue()
+    with ctrl_c_ignored():  # they start a process that tracks resources
+        stop, errors = processes.Event(), processes.SimpleQueue()
     context = SearchContext(study, plan, out, task.cohort_size, max(1, cores() // jobs), lambda _: show(study))
     theirs = replace(context, watch=partial(_stop_if_asked, stop))
     children = [processes.Process(target=_work_in_child, args=(theirs, errors)) for _ in range(jobs - 1)]
