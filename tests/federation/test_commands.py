@@ -234,7 +234,7 @@ def test_arguments_may_stand_in_a_file(tmp_path, monkeypatch):
     assert "none.crt is not the certificate of an authority" in call("join", "--settings", file).stderr
     assert "other.crt is not the certificate" in call("join", "--settings", file, "--ca", "other.crt").stderr
     file.write_text('folder = "nowhere"\nhots = "0.0.0.0"\n')
-    assert "unknown key 'hots' (known: folder, host, port)" in call("serve", "--settings", file).stderr
+    assert "unknown key 'hots' (known: folder, host, max_reply, port)" in call("serve", "--settings", file).stderr
 
 
 @pytest.mark.parametrize(

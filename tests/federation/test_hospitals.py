@@ -117,7 +117,7 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     proxy.signal(signal.SIGKILL)
     wait_for(lambda: "the proxy runs again" in said.read_text(), 120)
 
-    run, out = site.start("run", typed("run server app --out", port), "waiting for nodes")
+    run, out = site.start("run", typed("run server app --out", port), "waiting for")
     wait_for(lambda: "allow it with" in told.read_text() or run.poll() is not None, 120)
     assert f"the server asks this node to run app {pin}" in told.read_text()
     (allow,) = re.findall(r"allow it with: fedgbo (.*)", told.read_text())
