@@ -73,7 +73,7 @@ class TensorSamples(Samples):
     def batch(self, rows: Rows, rng: np.random.Generator | None = None) -> tuple[Any, Any]:
         index = torch.from_numpy(rows)
         if isinstance(self.inputs, Tensor) and isinstance(self.targets, Tensor):  # without the cost of a tree
-            return self.inputs[index], self.targets[index]
+            return self.inputs.index_select(0, index), self.targets.index_select(0, index)
         inputs, targets = map_tensors(lambda x: x[index], (self.inputs, self.targets))
         return inputs, targets
 

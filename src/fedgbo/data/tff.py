@@ -5,7 +5,6 @@ of any size; SQLite can have views and virtual tables that compute. All of these
 """
 
 import math
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from importlib import import_module
@@ -94,6 +93,8 @@ def tff_strings(source: SourceFile, field: str, most: int) -> dict[str, list[byt
 
 def tff_rows(source: SourceFile, field: str) -> Iterator[tuple[str, str, bytes]]:
     """Yield (split, client, value of the field) of each row of a SQLite file; the field is one string."""
+    import sqlite3  # not at the start of every command: it takes a while
+
     with source.open(LARGEST_DATABASE) as stream:
         content = stream.read()
     with closing(sqlite3.connect(":memory:")) as database:

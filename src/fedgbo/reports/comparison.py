@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
 from fedgbo.core import ConfigError, stream
 from fedgbo.reports.load import Floats, Group
@@ -123,6 +122,8 @@ def confidence(values: Floats) -> Floats:
     n = len(values)
     if n < FEWEST_SEEDS:
         return np.full(values.shape[1:], np.nan)
+    from scipy.special import stdtrit  # not at the start of every command: it takes a while
+
     half: Floats = stdtrit(n - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(n)
     return half
 
@@ -143,6 +144,8 @@ def paired(ours: Floats, theirs: Floats) -> Paired:
     error = float(differences.std(ddof=1)) / math.sqrt(n)
     if error == 0:  # all seeds have the same difference
         return Paired(n, mean, 0.0, 1.0 if mean == 0 else 0.0)
+    from scipy.special import stdtr
+
     return Paired(n, mean, float(confidence(differences)), 2 * float(stdtr(n - 1, -abs(mean) / error)))
 
 

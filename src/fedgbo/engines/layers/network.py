@@ -110,7 +110,7 @@ class Network:
         inputs, targets = batch
         batches = inputs, targets, self._room(len(inputs))[2]
         about = None, None, 0.0, *addresses(step), weight_of(MaxEntropy, terms)
-        return torch.tensor(self._run(params, batches, len(inputs), about)[0], dtype=self.kind)
+        return torch.full((), self._run(params, batches, len(inputs), about)[0], dtype=self.kind)
 
     def gradient(self, params: Tensor, batch: Batch, grad: Tensor, terms: Sequence[Term] = ()) -> Tensor:
         """Fill `grad` with the gradient of the loss of a batch, plus FedMAX's term; return that loss."""
@@ -119,7 +119,7 @@ class Network:
         _, _, rows = self._room(size)
         about = grad.data_ptr(), None, 0.0, None, None, 0.0, weight_of(MaxEntropy, terms)
         losses = self._run(params, (inputs, targets, rows), size, about)
-        return torch.tensor(losses[0], dtype=self.kind)
+        return torch.full((), losses[0], dtype=self.kind)
 
     def descend(
         self,
