@@ -1,7 +1,8 @@
 """Which apps a node's operators allowed: a folder with one JSON file for each app that a server sent.
 
 An app is named by the SHA-256 of its content. A node runs an app only if its file says that it is allowed. For an app
-without a file the node writes one that asks; the operators' answer is written into it and remembered.
+without a file the node writes one that asks; the operators' answer is written into it and remembered. The last function
+puts this check into Flower's process for client apps, and keeps the text of their exceptions in the node's log.
 """
 
 import hashlib

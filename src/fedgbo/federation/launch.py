@@ -1,4 +1,4 @@
-"""Flower's processes, run by this module: the only place that replaces parts of Flower.
+"""Flower's processes, run by this module: the only place, with apps.py, that replaces parts of Flower.
 
     python -P launch.py superlink SECRET [OPTION]... | supernode [OPTION]... | superexec TASKS [OPTION]...
 
@@ -10,8 +10,8 @@ superlink   asks for the content of the file SECRET, as a bearer token, on the C
             Nodes share a store of objects with the server; what they say of the server's objects does not count.
 supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks after PACE.
 superexec   forks once for each app, so that a node loads its data and builds its model once for a run. Flower starts a
-            process for each message, with the task's token on a command line that every user can read. TASKS is
-            `server`, or a folder: of a node, for apps that it allows (`-`: all); their exceptions' text stays there.
+            process for each message, with the task's token on a command line that every user can read. On a server,
+            TASKS is `server`. On a node, it is the folder of the apps that may run; `-` lets every app run.
 
 The parts that are replaced are private. Tests of real federations fail if a new version of Flower moves them.
 """
