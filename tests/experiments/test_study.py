@@ -19,7 +19,7 @@ tasks = "digits"
 local_steps = 2
 eval_every = 2
 [search]
-rounds = 4
+rounds = [4]
 trials = 2
 seeds = [100]
 [final]
@@ -93,6 +93,32 @@ def test_the_best_setting_on_held_out_data_is_run(done):
     ]
 
 
+def test_the_better_half_goes_on_to_a_longer_stage(tmp_path):
+    text = STUDY.split("[[contender]]")[0].replace("rounds = [4]\ntrials = 2", "rounds = [20, 22, 24]\ntrials = 5")
+    file = written(tmp_path, f'{text}[[contender]]\nalgorithms = "fedavg"\nlr = [1e-9, 0.3, 0.1, 1e30, 0.5]\n')
+    asked: list[list[tuple[int, float]]] = []
+
+    def run_all(jobs):
+        asked.append([(job.config.rounds, job.config.algorithm["optimiser"]["lr"]) for job in jobs])
+        return run_jobs(jobs, 1, lambda news: None)
+
+    study = read_study(file)
+    carry_out(study, tmp_path / "runs", tmp_path / "kept.csv", run_all)
+    (fedavg,), runs = study.contenders, kept_runs(tmp_path / "kept.csv")
+    assert asked[0] == [(20, 1e-9), (20, 0.3), (20, 0.1), (20, 1e30), (20, 0.5)]
+    assert sorted(asked[1]) == [(22, 0.1), (22, 0.3), (22, 0.5)]
+    second, third = fedavg.stages(runs)[1:]
+    assert (
+        third
+        == sorted(
+            [tuple(c.model_copy(update={"rounds": 24}) for c in trial) for trial in second],
+            key=lambda trial: -fedavg.score(tuple(c.model_copy(update={"rounds": 22}) for c in trial), runs),
+        )[:2]
+    )
+    assert fedavg.chosen(runs) == max(third, key=lambda trial: fedavg.score(trial, runs))
+    assert search_table(study, runs).rows[0][4].ours == "5 of 5, 3 of 3, 2 of 2"
+
+
 def test_runs_in_the_file_are_not_repeated_without_their_folders(done, tmp_path):
     file, kept, _ = done
 
@@ -140,6 +166,7 @@ def test_a_diverged_trial_loses_and_a_contender_that_only_diverges_is_an_error(t
         (("lr = [0.001, 0.5]", "lr = [0.001, 0.1, 0.5]"), r"fedavg has 3 settings, but every contender must have 2"),
         (("seeds = [100]", "seeds = [1]"), r"seed 1 is in the search and in the final runs"),
         (("trials = 2", "trails = 2"), r"search"),
+        (("rounds = [4]", "rounds = [4, 4]"), r"every stage needs more rounds than the last"),
         (("lr = [0.001, 0.5]", "rate = 1"), r"unknown setting 'rate'"),
     ],
 )

@@ -1,14 +1,16 @@
 """Studies at equal effort: every contender gets the same search on held-out data, then its best setting is run.
 
 A study is a TOML file. Each contender has a grid of settings, and all grids must have the same size. The trials of a
-grid are scored on training data that clients hold out, never on the test set. The best setting is then run on all
-training data with other seeds, and evaluated on the test set.
+grid are scored on training data that clients hold out, never on the test set. A search can have several stages: the
+better half of the trials is repeated with more rounds. The best setting is then run on all training data with other
+seeds, and evaluated on the test set.
 
 All finished runs are kept in one CSV file. A run in that file is not repeated, on whichever machine the study goes on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +30,7 @@ from fedgbo.reports.table import Table as ResultTable
 from fedgbo.runs.config import RunConfig, Table
 
 Runs = Mapping[str, RunData]  # that ended, by identity
+Trial = tuple[RunConfig, ...]  # one setting, with a run for every seed of the search
 RunAll = Callable[[Sequence[Job]], Mapping[int, str]]  # run these; return by number why some did not finish
 
 
@@ -36,8 +39,8 @@ class Search(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    rounds: Annotated[int, Field(ge=1)]
-    trials: Annotated[int, Field(ge=1)]  # of each contender
+    rounds: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]  # of the trials in each stage
+    trials: Annotated[int, Field(ge=1)]  # of each contender in the first stage; the better half go on to the next
     seeds: Annotated[list[int], Field(min_length=1)] = [100]  # other ones than those of the final runs
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
 
@@ -68,10 +71,11 @@ class Contender:
     """One algorithm with one optimiser: its trials, and its final runs once a setting has been chosen."""
 
     label: str
-    trials: tuple[tuple[RunConfig, ...], ...]  # a setting each, with a run for every seed of the search
+    trials: tuple[Trial, ...]  # of the first stage
+    rounds: tuple[int, ...]  # of the trials in each stage
     final: Final
 
-    def score(self, trial: Sequence[RunConfig], runs: Runs) -> float | None:
+    def score(self, trial: Trial, runs: Runs) -> float | None:
         """Return the mean accuracy over the second half of a trial's rounds; None if it has not ended.
 
         The mean depends less on luck than the best evaluation does. A trial that diverged scores below all others.
@@ -86,15 +90,32 @@ class Contender:
             raise ConfigError(f"{self.label}: a study needs a task with a metric")
         return float(np.mean([np.mean(np.array(values, dtype=np.float64)) for values in late]))
 
-    def chosen(self, runs: Runs) -> tuple[RunConfig, ...] | None:
-        """Return the best trial, the first of several that are equal; None before all trials have ended."""
-        scores = [self.score(trial, runs) for trial in self.trials]
+    def stages(self, runs: Runs) -> list[list[Trial]]:
+        """Return the trials of every stage that is decided; a stage has the better half of the trials before it."""
+        stages = [list(self.trials)]
+        for rounds in self.rounds[1:]:
+            ranked = self._ranked(stages[-1], runs)
+            if ranked is None:
+                break
+            better = ranked[: (len(ranked) + 1) // 2]
+            stages.append([tuple(c.model_copy(update={"rounds": rounds}) for c in trial) for trial in better])
+        return stages
+
+    def chosen(self, runs: Runs) -> Trial | None:
+        """Return the best trial of the last stage, the first of several that are equal; None before all have ended."""
+        stages = self.stages(runs)
+        ranked = self._ranked(stages[-1], runs) if len(stages) == len(self.rounds) else None
+        return ranked[0] if ranked else None
+
+    def _ranked(self, trials: Sequence[Trial], runs: Runs) -> list[Trial] | None:
+        """Return trials from the best to the worst; None before all have ended."""
+        scores = [self.score(trial, runs) for trial in trials]
         known = [score for score in scores if score is not None]
         if len(known) < len(scores):
             return None
         if max(known) == -np.inf:
             raise ConfigError(f"all trials of {self.label} diverged; give it smaller learning rates")
-        return self.trials[int(np.argmax(known))]
+        return [trials[i] for i in np.argsort(-np.array(known), kind="stable")]
 
     def final_runs(self, runs: Runs) -> tuple[RunConfig, ...]:
         """Return the runs of the chosen setting, on all training data; none before all trials have ended."""
@@ -105,7 +126,7 @@ class Contender:
 
     def due(self, runs: Runs) -> list[RunConfig]:
         """Return the runs to be done next: trials or, once a setting has been chosen, final runs."""
-        trials = [config for trial in self.trials for config in trial]
+        trials = [config for trial in self.stages(runs)[-1] for config in trial]
         configs = trials if self.chosen(runs) is None else list(self.final_runs(runs))
         return [config for config in configs if identity(config) not in runs]
 
@@ -142,12 +163,14 @@ def read_study(file: Path) -> Study:
         raise ConfigError(
             f"{file}: seed {both[0]} is in the search and in the final runs; choose others for the search"
         )
+    if any(later <= before for before, later in pairwise(given.search.rounds)):
+        raise ConfigError(f"{file}: search.rounds = {given.search.rounds}: every stage needs more rounds than the last")
     return Study(given.title, tuple(_contender(given, table, file) for table in given.contender))
 
 
 def _contender(given: StudyFile, grid: Table, file: Path) -> Contender:
     search = given.search
-    content: dict[str, Any] = {"preset": "none", **given.shared, **grid, "rounds": search.rounds}
+    content: dict[str, Any] = {"preset": "none", **given.shared, **grid, "rounds": search.rounds[0]}
     single = make_experiment({**content, "seeds": search.seeds[:1]}, file.stem, Changes()).configs
     label = single[0].label
     if len(single) != search.trials:
@@ -156,7 +179,7 @@ def _contender(given: StudyFile, grid: Table, file: Path) -> Contender:
         )
     held_out = [config.model_copy(update={"held_out": search.held_out}) for config in single]
     trials = tuple(tuple(c.model_copy(update={"seed": seed}) for seed in search.seeds) for c in held_out)
-    return Contender(label, trials, given.final)
+    return Contender(label, trials, tuple(search.rounds), given.final)
 
 
 def kept_runs(file: Path) -> dict[str, RunData]:
@@ -199,19 +222,20 @@ def search_table(study: Study, runs: Runs) -> ResultTable:
     """Return the chosen setting of each contender, with its score on held-out data."""
     rows = []
     for contender in study.contenders:
-        best, scores = contender.chosen(runs), [contender.score(trial, runs) for trial in contender.trials]
+        best, stages = contender.chosen(runs), contender.stages(runs)
+        scores = [[contender.score(trial, runs) for trial in trials] for trials in stages]
         settings = [settings_of(trial[0]) for trial in contender.trials]
         names = differing(settings)
-        chosen = settings[contender.trials.index(best)] if best else {}
+        chosen = settings_of(best[0]) if best else {}
         ends = [] if best is None else [name for name in names if _at_end(name, chosen, settings)]
         rows.append(
             (
                 Cell(contender.label),
                 Cell(", ".join(f"{name.rpartition('.')[2]} {chosen[name]}" for name in names) if best else "not yet"),
-                Cell(f"{100 * max(s for s in scores if s is not None):.1f}" if best else "-"),
+                Cell(f"{100 * max(s for s in scores[-1] if s is not None):.1f}" if best else "-"),
                 Cell(", ".join(name.rpartition(".")[2] for name in ends) or "-"),
-                Cell(f"{sum(score is not None for score in scores)} of {len(scores)}"),
-                Cell(f"{sum(score == -np.inf for score in scores)}"),
+                Cell(", ".join(f"{sum(s is not None for s in stage)} of {len(stage)}" for stage in scores)),
+                Cell(f"{sum(score == -np.inf for stage in scores for score in stage)}"),
             )
         )
     columns = ("Algorithm", "Chosen", "Held-out accuracy (%)", "At the end of its range", "Trials", "Diverged")
