@@ -79,29 +79,35 @@ def _let_the_server_decide() -> None:
 
     store_any, announced = SqlLinkState.store_message_and_object_tree, dict[str, int]()  # by which node, lately
 
-    def correct(store: Any, parent: str, parts: set[str]) -> None:
+    def wrong(store: Any, tree: dict[str, set[str]]) -> list[str]:
+        with store.session() as session:
+            stored = session.scalars(select(StoredObject.object_id).where(StoredObject.object_id.in_(tree)))
+            found = {whole: set[str]() for whole in stored}
+            for link in session.scalars(select(ObjectChild).where(ObjectChild.parent_id.in_(found))):
+                found[link.parent_id].add(link.child_id)
+        return [whole for whole in tree if found.get(whole, tree[whole]) != tree[whole]]
+
+    def correct(store: Any, whole: str, parts: set[str]) -> None:
+        LOG.warning("node_id=%s announced an object of the server with wrong parts", announced.get(whole, "unknown"))
+        links = ObjectChild.parent_id == whole
         with store._mutation_session() as session:
-            links = ObjectChild.parent_id == parent
             claimed = set(session.scalars(select(ObjectChild.child_id).where(links)))
-            if claimed == parts or parent not in store:
-                return
-            if parent in announced:
-                LOG.warning("node_id=%s announced an object of the server with wrong parts", announced[parent])
             session.execute(delete(ObjectChild).where(links))
             for part in parts:
                 new = {"object_id": part, "content": b"", "is_available": 0, "ref_count": 0}
                 session.execute(store.dialect_insert(StoredObject).values(new).on_conflict_do_nothing())
-                session.execute(insert(ObjectChild).values(parent_id=parent, child_id=part))
+                session.execute(insert(ObjectChild).values(parent_id=whole, child_id=part))
             for ids, change in ((claimed, -1), (parts, 1)):
                 counts = update(StoredObject).where(StoredObject.object_id.in_(ids))
                 session.execute(counts.values(ref_count=StoredObject.ref_count + change))
 
     def store_message(self: Any, message: Any, object_tree: Any, session_id: str) -> Any:
-        for one in reversed(list(iterate_object_tree(object_tree))):  # wholes before their parts
-            if message.metadata.reply_to_message_id:  # of a node
-                announced.setdefault(one.object_id, message.metadata.src_node_id)
-            else:
-                correct(self.object_store, one.object_id, {part.object_id for part in one.children})
+        tree = {one.object_id: {part.object_id for part in one.children} for one in iterate_object_tree(object_tree)}
+        if message.metadata.reply_to_message_id:  # of a node
+            announced.update(dict.fromkeys(tree.keys() - announced.keys(), message.metadata.src_node_id))
+        else:
+            for whole in reversed(wrong(self.object_store, tree)):  # wholes before their parts
+                correct(self.object_store, whole, tree[whole])
         if len(announced) > 100_000:
             announced.clear()
         return store_any(self, message, object_tree, session_id)
@@ -238,10 +244,7 @@ def do_tasks(channel: Connection, command: str, parent: int, apps: Path | None) 
 
 
 class ForkExecutor:
-    """Flower's interface to processes for tasks: forks of this process.
-
-    Tasks of a node's app go to the same fork, one after another. A server's app has one task, the whole run.
-    """
+    """Flower's interface to processes: a fork of this one for each node's app, or for each server's task."""
 
     def __init__(self, command: str, apps: Path | None = None) -> None:
         self._command, self._apps, self._forks = command, apps, list[Fork]()
@@ -258,12 +261,12 @@ class ForkExecutor:
             return LaunchResult.failed(f"tasks of type {spec.task_type} are not done here")
         self.reconcile()
         fork = None
-        for one in self._forks if str(spec.task_type) == CLIENT else ():
-            if one.command == CLIENT and one.app == spec.fab_hash and not one.channel.closed:
+        for one in self._forks if self._command == CLIENT else ():
+            if one.app == spec.fab_hash and not one.channel.closed:
                 fork = one
-            elif one.command == CLIENT and one.tasks:
+            elif one.tasks:
                 one.make_room()
-            elif one.command == CLIENT:
+            else:
                 one.channel.close()
         try:
             (fork or self._fork(spec)).give(spec)
@@ -300,9 +303,8 @@ class ForkExecutor:
             fork.channel.close()
             self._forks.remove(fork)
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) not in (signal.SIGTERM, signal.SIGINT):
-                LOG.error(
-                    "an app's process (%s) was killed by %s", fork.command, signal.Signals(os.WTERMSIG(status)).name
-                )
+                name = signal.Signals(os.WTERMSIG(status)).name
+                LOG.error("an app's process (%s) was killed by %s", fork.command, name)
                 if fork.command == CLIENT and fork.tasks:
                     os._exit(1)
             for waiting in fork.tasks[1:]:
