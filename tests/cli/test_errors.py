@@ -90,11 +90,30 @@ def test_a_folder_that_is_removed_in_mid_run(my_file, tmp_path, monkeypatch):
 
 
 def test_a_full_disk_under_a_comparison(my_file, tmp_path, monkeypatch):
-    fill_up(None, tmp_path / "c", monkeypatch)
-    args = ("--task", f"{my_file}:small", "--lr", 0.1, "--rounds", 4, "--eval-every", 1, "--seeds", 1, "--jobs", 1)
-    done = call("compare", "fedavg", *args, "--out", tmp_path / "c")
+    args = ("--task", f"{my_file}:small", "--lr", 0.1, "--eval-every", 1, "--jobs", 1)
+    with monkeypatch.context() as patched:
+        fill_up(None, tmp_path / "c", patched)
+        done = call("compare", "fedavg", *args, "--rounds", 4, "--seeds", 1, "--out", tmp_path / "c")
     assert done.exit_code == 4
     assert "no run finished: cannot write into" in done.stderr
+    fill_up(None, tmp_path / "d", monkeypatch)  # one run ends before the disk is full
+    done = call("compare", "fedavg", *args, "--rounds", 1, "--seeds", 3, "--out", tmp_path / "d")
+    assert done.exit_code == 4, done.output
+    assert "left out: fedavg" in done.stderr
+    assert "the finished runs are kept; to resume the others" in done.stderr
+
+
+def test_a_full_disk_under_an_experiment(my_file, tmp_path, monkeypatch):
+    file = tmp_path / "e.toml"
+    file.write_text(
+        'title = "e"\npreset = "none"\nalgorithms = "fedavg"\nlr = [0.1, 0.2]\nrounds = 4\nlocal_steps = 2\n'
+        f'eval_every = 1\nseeds = [0]\ntasks = "{my_file}:small"\n'
+    )
+    fill_up(None, tmp_path / "e", monkeypatch)
+    done = call("experiment", file, "--jobs", 1, "--out", tmp_path / "e")
+    assert done.exit_code == 4
+    assert done.stderr.count("failed: ") == 2
+    assert "repeat the command to run what failed" in done.stderr
 
 
 @contextmanager

@@ -129,6 +129,6 @@ def test_a_comparison_that_cannot_be(command, my_file, tmp_path):
     assert (no_mu.returncode, "needs mu" in no_mu.stderr) == (2, True)
     assert not (tmp_path / "c").exists()
     diverged = command("compare", "fedavg", *args, "--lr", 1e30, check=False)
-    assert diverged.returncode == 4
+    assert diverged.returncode == 5
     assert "no run finished" in diverged.stderr
     assert "try a smaller lr" in diverged.stderr

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fedgbo.cli.main import app
 from fedgbo.core import ConfigError, RunFolderError
-from fedgbo.experiments.jobs import run_jobs
+from fedgbo.experiments.jobs import Ending, run_jobs
 from fedgbo.experiments.study import carry_out, final_groups, kept_runs, read_study, search_table
 from fedgbo.runs.config import RunConfig
 
@@ -136,7 +136,7 @@ def test_an_interrupted_study_goes_on_to_the_same_file(done, tmp_path):
 
     def only_the_first(jobs):
         run_jobs(jobs[:1], 1, lambda news: None)
-        return {1: "out of memory"}
+        return {1: Ending("out of memory", 1)}
 
     with pytest.raises(RunFolderError, match=r"failed: out of memory; repeat the command to continue"):
         carry_out(read_study(file), tmp_path / "runs", kept, only_the_first)

@@ -23,10 +23,10 @@ from fedgbo.cli.console import (
     stopped_by_ctrl_c,
     writing,
 )
-from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.core import ConfigError, FedGBOError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
-from fedgbo.experiments.jobs import run_jobs
+from fedgbo.experiments.jobs import exit_code, run_jobs
 from fedgbo.experiments.results import Section, summary_table
 from fedgbo.experiments.shelf import group_key, look
 from fedgbo.reports.comparison import conclusion, summarise
@@ -102,17 +102,19 @@ def compare(
         failed = run_jobs(todo, workers, tell)
     loaded = [load_run(job.out) for number, job in enumerate(todo) if number not in failed]
     if not loaded:
-        raise RunFolderError(f"no run finished: {next(iter(failed.values()))}")
+        error = FedGBOError(f"no run finished: {failed[0].how}")
+        error.exit_code = exit_code(failed.values())
+        raise error
     try:
         _report(labelled(loaded), folder, task, as_json, wide, time.monotonic() - began)
     except RunFolderError:
         say(escape(f"the finished runs are kept; when there is room, repeat the command with --out {folder}"))
         raise
-    for number, reason in failed.items():
-        err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {reason}')}")
+    for number, ending in failed.items():
+        err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {ending.how}')}")
     if failed:
         say(escape(f"the finished runs are kept; to resume the others, repeat the command with --out {folder}"))
-        sys.exit(1)
+        sys.exit(exit_code(failed.values()))
 
 
 def labelled(runs: Sequence[RunData]) -> list[Group]:

@@ -28,7 +28,7 @@ from fedgbo.cli.console import (
 from fedgbo.core import DivergenceError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
-from fedgbo.experiments.jobs import Job, run_jobs
+from fedgbo.experiments.jobs import Ending, Job, exit_code, run_jobs
 from fedgbo.experiments.paper import TABLES
 from fedgbo.experiments.paper.from_runs import FIGURES, Figure, paper_experiment, table4, table5
 from fedgbo.experiments.results import (
@@ -186,12 +186,12 @@ def _end(experiment: Experiment, found: Results) -> None:
         out.print(escape(line))
     for place in found.diverged:
         out.print(escape(f"diverged: {place.path.name}: {place.find.reason}"))
-    for place, reason in found.failed[:MOST_FAILURES]:
-        err.print(f"[bold red]failed:[/] {escape(f'{place.path.name}: {reason}')}")
+    for place, ending in found.failed[:MOST_FAILURES]:
+        err.print(f"[bold red]failed:[/] {escape(f'{place.path.name}: {ending.how}')}")
     if found.failed:
         more = len(found.failed) - MOST_FAILURES
         say(f"{f'and {more} more; ' if more > 0 else ''}repeat the command to run what failed; the others are kept")
-        sys.exit(1)
+        sys.exit(exit_code(ending for _, ending in found.failed))
     if found.diverged and not experiment.allow_divergence:
         err.print("runs diverged; if that is expected, write allow_divergence = true into the file")
         sys.exit(DivergenceError.exit_code)
@@ -277,7 +277,7 @@ def study(
     """
     asked, kept, workers = read_study(file), keep or file.with_suffix(".csv"), opt.worker_count(jobs)
 
-    def run_all(todo: Sequence[Job]) -> Mapping[int, str]:
+    def run_all(todo: Sequence[Job]) -> Mapping[int, Ending]:
         with many_runs(list(todo), quiet) as tell:
             return run_jobs(todo, workers, tell)
 

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -52,7 +52,21 @@ class News:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended: "finished", or the error with its exit code."""
+
+    how: str
+    exit_code: int = 0
+
+
 Tell = Callable[[News], None]
+
+
+def exit_code(endings: Iterable[Ending]) -> int:
+    """Return the exit code of a command some of whose jobs failed: that of all of them, or 1 if they differ."""
+    codes = {ending.exit_code for ending in endings}
+    return codes.pop() if len(codes) == 1 else 1
 
 
 def run_or_resume(config: RunConfig, out: Path, callbacks: Sequence[Callback], threads: int) -> None:
@@ -69,22 +83,22 @@ class Interrupted(KeyboardInterrupt):
     """The parent process asked this worker to stop."""
 
 
-def run_jobs(jobs: Sequence[Job], workers: int, tell: Tell) -> dict[int, str]:
+def run_jobs(jobs: Sequence[Job], workers: int, tell: Tell) -> dict[int, Ending]:
     """Run all jobs, whether or not others fail, and return by number how those ended that did not finish.
 
     Ctrl-C stops all runs at their next round, with a checkpoint each, and then raises KeyboardInterrupt.
     """
-    ended: dict[int, str] = {}
+    ended: dict[int, Ending] = {}
     if workers == 1:
         for number, job in enumerate(jobs):
             ended[number] = _run(number, job, tell, threading.Event(), cores())
-            tell(News(number, ended=ended[number]))
+            tell(News(number, ended=ended[number].how))
     while left := {number: job for number, job in enumerate(jobs) if number not in ended}:
         ended |= _run_in_processes(left, workers, tell)
-    return {number: how for number, how in ended.items() if how != "finished"}
+    return {number: ending for number, ending in ended.items() if ending.how != "finished"}
 
 
-def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict[int, str]:
+def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict[int, Ending]:
     """Run jobs in processes, and return how they ended: all jobs or, if a process died, those that were started.
 
     A pool does not report whose process died, but jobs are started in order: it was one of the first of those left.
@@ -93,10 +107,10 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
     with ctrl_c_ignored():  # they start a process that tracks resources
         news: Queue[News] = context.Queue()
         stop = context.Event()
-    ended: dict[int, str] = {}
+    ended: dict[int, Ending] = {}
     threads = max(1, cores() // workers)  # for each run
     with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, threads)) as pool:
-        waiting: dict[Future[str], int] = {}
+        waiting: dict[Future[Ending], int] = {}
         with ctrl_c_ignored(), suppress(BrokenProcessPool):  # a process may die before all jobs are submitted
             for number, job in jobs.items():
                 waiting[pool.submit(_run_in_worker, number, job)] = number
@@ -111,14 +125,15 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
                         cut_off.append(number)
                     else:
                         ended[number] = future.result()
-                        tell(News(number, ended=ended[number]))
+                        tell(News(number, ended=ended[number].how))
         except KeyboardInterrupt:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     for number in sorted(cut_off)[:workers]:
-        ended[number] = "its process or a parallel process died (out of memory?); repeat the command to continue"
-        tell(News(number, ended=ended[number]))
+        died = "its process or a parallel process died (out of memory?); repeat the command to continue"
+        ended[number] = Ending(died, FedGBOError.exit_code)
+        tell(News(number, ended=died))
     return ended
 
 
@@ -161,12 +176,12 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _run_in_worker(number: int, job: Job) -> str:
+def _run_in_worker(number: int, job: Job) -> Ending:
     return _run(number, job, **_worker)
 
 
-def _run(number: int, job: Job, tell: Tell, stop: Event | threading.Event, threads: int) -> str:
-    """Run one job; return "finished" or the error."""
+def _run(number: int, job: Job, tell: Tell, stop: Event | threading.Event, threads: int) -> Ending:
+    """Run one job."""
     last_told = 0.0
 
     def watch(progress: Progress) -> None:
@@ -182,14 +197,14 @@ def _run(number: int, job: Job, tell: Tell, stop: Event | threading.Event, threa
         begun = (job.out / "run.json").exists()
         try:
             run_or_resume(job.config, job.out, [watch], threads)
-            return "finished"
+            return Ending("finished")
         except Interrupted:
-            return "interrupted"
+            return Ending("interrupted")
         except FedGBOError as error:
             taken = isinstance(error, RunFolderError) and not begun and (job.out / "run.json").exists()
             if not isinstance(error, FolderBusyError) and not taken:
-                return str(error)
+                return Ending(str(error), error.exit_code)
         except Exception as error:  # a mistake in a user's own file, or in ours, must not stop the other runs
-            return f"{type(error).__name__}: {error}"
+            return Ending(f"{type(error).__name__}: {error}", FedGBOError.exit_code)
         if stop.wait(WAIT_SECONDS):  # another experiment carries out this run: wait for it
-            return "interrupted"
+            return Ending("interrupted")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedgbo.core import FolderBusyError, RunFolderError
 from fedgbo.experiments.experiment import Experiment
-from fedgbo.experiments.jobs import Job
+from fedgbo.experiments.jobs import Ending, Job
 from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name
 from fedgbo.reports.comparison import baseline_of
 from fedgbo.reports.cost_table import BRIEF, cost_columns, cost_lines, cost_remarks
@@ -41,7 +41,7 @@ class Results:
 
     finished: tuple[RunData, ...]
     diverged: tuple[PlannedRun, ...]
-    failed: tuple[tuple[PlannedRun, str], ...]  # with the reason
+    failed: tuple[tuple[PlannedRun, Ending], ...]
     set_aside: tuple[str, ...] = ()  # messages about damaged folders
 
     @property
@@ -91,11 +91,11 @@ def clear(runs: Sequence[PlannedRun]) -> tuple[list[PlannedRun], list[str]]:
     return cleared, said
 
 
-def results(experiment: Experiment, out: Path, reasons: Mapping[Path, str], said: Sequence[str] = ()) -> Results:
-    """Read the results of all runs from the disk, whichever process ran them. `reasons` tells why runs failed."""
+def results(experiment: Experiment, out: Path, endings: Mapping[Path, Ending], said: Sequence[str] = ()) -> Results:
+    """Read the results of all runs from the disk, whichever process ran them. `endings` tells why runs failed."""
     finished: list[RunData] = []
     diverged: list[PlannedRun] = []
-    failed: list[tuple[PlannedRun, str]] = []
+    failed: list[tuple[PlannedRun, Ending]] = []
     for run in survey(experiment, out):
         if run.find.state == "finished" and run.find.run is not None:
             rounds, found = run.config.rounds, run.find.run  # the run may have been resumed for longer
@@ -103,7 +103,7 @@ def results(experiment: Experiment, out: Path, reasons: Mapping[Path, str], said
         elif run.find.state == "diverged":
             diverged.append(run)
         else:
-            failed.append((run, reasons.get(run.path) or run.find.reason or run.find.state))
+            failed.append((run, endings.get(run.path) or Ending(run.find.reason or run.find.state, 1)))
     return Results(tuple(finished), tuple(diverged), tuple(failed), tuple(said))
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, make_experiment
-from fedgbo.experiments.jobs import Job
+from fedgbo.experiments.jobs import Ending, Job
 from fedgbo.experiments.request import explain, read_toml
 from fedgbo.experiments.shelf import folder_name, identity, look
 from fedgbo.reports.load import Group, RunData, group_runs, metrics_csv, read_metrics
@@ -31,7 +31,7 @@ from fedgbo.runs.config import RunConfig, Table
 
 Runs = Mapping[str, RunData]  # that ended, by identity
 Trial = tuple[RunConfig, ...]  # one setting, with a run for every seed of the search
-RunAll = Callable[[Sequence[Job]], Mapping[int, str]]  # run these; return by number why some did not finish
+RunAll = Callable[[Sequence[Job]], Mapping[int, Ending]]  # run these; return by number why some did not finish
 
 
 class Search(BaseModel):
@@ -196,7 +196,7 @@ def carry_out(study: Study, out: Path, kept: Path, run_all: RunAll) -> None:
             failed = run_all(todo)
             lost = [job for job in todo if identity(job.config) not in _collect(todo, kept)]
             if lost:
-                reason = failed.get(todo.index(lost[0]), "it did not finish")
+                reason = failed.get(todo.index(lost[0]), Ending("it did not finish")).how
                 raise RunFolderError(f"{lost[0].out} failed: {reason}; repeat the command to continue")
 
 
