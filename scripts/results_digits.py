@@ -60,8 +60,8 @@ def _cost_table(groups: Sequence[Group]) -> str:
     kept = [i for i, column in enumerate(columns) if column not in HIDDEN]
     lines = tuple(tuple(cells[i] for i in kept) for cells in cost_lines(groups, True))
     title = f"Best accuracy and its cost, {number_word(len(groups[0].runs))}"
-    table = Table("compare", title, tuple(columns[i] for i in kept), lines, remarks=cost_remarks(True), measured=True)
-    return markdown(table).strip()
+    heads, remarks = tuple(columns[i] for i in kept), cost_remarks(True, len(groups[0].runs))
+    return markdown(Table("compare", title, heads, lines, remarks=remarks, measured=True)).strip()
 
 
 def _winners(file: Path) -> str:

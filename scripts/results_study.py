@@ -6,7 +6,7 @@ from results_tasks import MILESTONES, save_with_digest, wrapped
 
 from fedgbo.experiments.study import final_groups, kept_runs, read_study, search_table
 from fedgbo.reports.comparison import conclusion, percent, summarise
-from fedgbo.reports.cost_table import PAIRED, REMARK, cost_columns, cost_lines
+from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group
 from fedgbo.reports.table import Cell, Table, markdown
@@ -24,7 +24,10 @@ def study_part(name: str, folder: Path) -> str:
     parts = [markdown(search_table(study, runs)).strip()]
     if groups := final_groups(study, runs):
         parts += [f"![test accuracy against rounds](images/study-{name}.svg)", markdown(_table(groups)).strip()]
-        parts += [*map(wrapped, conclusion(summarise(groups))), wrapped(f"{REMARK} {PAIRED}")]
+        parts += [
+            *map(wrapped, conclusion(summarise(groups))),
+            wrapped(" ".join(cost_remarks(True, len(groups[0].runs)))),
+        ]
     if missing:
         parts.append(wrapped(f"Not finished yet: {', '.join(missing)}."))
     return "\n\n".join(parts)

@@ -15,7 +15,7 @@ from fedgbo.experiments.paper.cost_tables import printed_rows as published
 from fedgbo.experiments.paper.cost_tables import tasks
 from fedgbo.reports.charts import save_chart
 from fedgbo.reports.comparison import ROUNDING, conclusion, percent, summarise
-from fedgbo.reports.cost_table import REMARK, cost_columns, cost_lines
+from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import Line, Section, sections_of, shared_settings
@@ -76,7 +76,8 @@ def task_part(name: str, runs: Sequence[RunData]) -> str:
     parts += [wrapped(_said_by_paper(name))]
     if TASKS[name] and found:
         parts[-1] = wrapped(f"{_said_by_paper(name)} {_passed(name, found)}")
-    return "\n\n".join([*parts, wrapped(REMARK)])
+    most = max((len(group.runs) for one in found for group in one.groups), default=1)
+    return "\n\n".join([*parts, wrapped(cost_remarks(False, most)[0])])
 
 
 def draw(name: str, runs: Sequence[RunData], file: Path, folder: Path) -> None:

@@ -134,7 +134,7 @@ def test_settings_of_the_command_line_are_the_strongest():
     made = make_experiment(content, "e", Changes(overrides=("rounds=3", "task.validation=true", "lr=0.5")))
     assert {(c.rounds, c.task["validation"], c.algorithm["optimiser"]["lr"]) for c in made.configs} == {(3, True, 0.5)}
     assert made.file_name == "e-rounds3-task.validationtrue-lr0.5"
-    assert made.heading == "e; changed: rounds=3, task.validation=true, lr=0.5"
+    assert made.heading == "e; with rounds=3, task.validation=true, lr=0.5"
 
 
 def test_a_part_of_an_experiment():

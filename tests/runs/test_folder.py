@@ -29,7 +29,7 @@ def go_on(folder, algorithm=GBO, **kwargs):
 
 
 def test_what_a_folder_holds(finished):
-    config, versions = finished.config(), finished.versions()
+    config, versions = finished.config(), finished.origin()
     assert config["algorithm"]["optimiser"] == {"name": "sgdm", "lr": 0.3, "beta": 0.9}
     assert config["seed"] == 0
     assert {"fedgbo", "torch", "numpy", "python"} <= versions.keys()

@@ -126,15 +126,17 @@ def labelled(runs: Sequence[RunData]) -> list[Group]:
 def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wide: bool, seconds: float) -> None:
     rows = summarise(groups)
     content = json.dumps([asdict(row) for row in rows], indent=2)
+    if as_json:
+        out.print_json(content)
+    else:
+        show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy and its cost"), wide)
+        for line in conclusion(rows):
+            out.print(line)
     with writing(folder / "table.json"):
         write_atomic(folder / "table.json", (content + "\n").encode())
     files = save_chart_if_possible(lambda: accuracy_chart(groups, task), folder / "accuracy")
     if as_json:
-        out.print_json(content)
         return
-    show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy and its cost"), wide)
-    for line in conclusion(rows):
-        out.print(line)
     out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}", markup=False)
     for file in files:
         out.print(f"picture  {file}")

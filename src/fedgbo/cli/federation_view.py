@@ -145,7 +145,8 @@ def show_result(run: Path, check: bool) -> None:
         out.print(f"completed; {printable(run)} is on the server's file system, which this machine cannot read")
         return
     last = RunFolder.open(run).records()[-1]
-    out.print(f"{score(last.accuracy, last.loss)} after {last.round} rounds in {last.seconds:.1f} s\n{printable(run)}")
+    done = f"{last.round} round{'' if last.round == 1 else 's'} in {last.seconds:.1f} s"
+    out.print(f"{score(last.accuracy, last.loss)} after {done}\n{printable(run)}")
     show_digests(run, check)
 
 

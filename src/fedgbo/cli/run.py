@@ -212,12 +212,9 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
         if "error" in last.drift:
             error, bound = last.drift["error"], last.drift["bound"]
             lines[-1] += f"; gradient perturbation {error:.3g}, bound (3) estimated at {bound:.3g}"
+    done = f"{last.round} round{'' if last.round == 1 else 's'} in {last.seconds:.1f} s"
     return "\n".join(
-        [
-            f"{score} at round {best.round}) after {last.round} rounds in {last.seconds:.1f} s; {sent}, {flops}{held}",
-            *lines,
-            str(folder),
-        ]
+        [f"{score} at round {best.round}) after {done}; {sent}, {flops}{held}", *lines, str(folder)],
     )
 
 

@@ -59,7 +59,7 @@ class Changes:
             said.append(f"scale {self.scale:g}: {rounds} rounds, {seeds} seeds, at most {samples} test samples")
             if texts := {c.task["samples"] for c in configs if c.task["name"] in SIZED}:
                 said.append(f"shorter texts: {_alternatives(texts)} samples a client")
-        said += [f"changed: {', '.join(self.overrides)}"] if self.overrides else []
+        said += [f"with {', '.join(self.overrides)}"] if self.overrides else []
         return said + ([f"only {', '.join(self.only)}"] if self.only else [])
 
     @property

@@ -158,7 +158,7 @@ def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
         columns=(("Runs",) if several else ()) + cost_columns(against),
         rows=tuple(lines),
         labels=2 if several else 1,
-        remarks=cost_remarks(against),
+        remarks=cost_remarks(against, max(len(group.runs) for section in made for group in section.groups)),
         measured=True,
         brief=("Runs", *BRIEF) if against else (),
     )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedgbo.core import RunFolderError, optional
+from fedgbo.core.files import write_atomic
 from fedgbo.reports.comparison import FEWEST_SEEDS, number_word
 from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, Point, interval_fields
 from fedgbo.reports.load import Floats
@@ -53,7 +54,7 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
     for file, kind in zip(files, kinds, strict=True):
         content = made[kind]()
         try:
-            file.write_bytes(content)
+            write_atomic(file, content, durable=False)
         except OSError as error:
             raise RunFolderError(f"cannot write {file}: {error.strerror}; choose another place") from error
     return files
@@ -83,10 +84,12 @@ def described(seeds: Mapping[str, int], two: Sequence[str]) -> str:
     """Explain lines and bands; `seeds` has the number of each label, `two` are the labels with bands.
 
     >>> described({"FedAvg": 1}, []), described({"FedAvg": 3, "MFL": 2}, ["FedAvg"])
-    ('One seed.', 'Mean over three seeds; bands: 95% confidence intervals of FedAvg.')
+    ('One seed.', 'Means over two to three seeds; bands: 95% confidence intervals of FedAvg.')
     """
-    most = max(seeds.values())
+    fewest, most = min(seeds.values()), max(seeds.values())
     said = "One seed" if most == 1 else f"Mean over {number_word(most)}"
+    if fewest < most:
+        said = f"Means over {number_word(fewest).split()[0]} to {number_word(most)}"
     with_bands = [label for label in two if seeds[label] >= FEWEST_SEEDS]
     return f"{said}; bands: 95% confidence intervals of {listed(with_bands)}." if with_bands else f"{said}."
 

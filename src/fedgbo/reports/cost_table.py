@@ -9,15 +9,11 @@ from fedgbo.reports.table import Cell, quantity
 COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
 BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Speed-up", "Difference to FedAvg")
 AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Speed-up", "Difference to FedAvg", "p")
-REMARK = (
-    "Best accuracy: the highest mean over seeds, ± half of its 95% Student's t interval; rounds, upload and FLOPs (of "
-    "all clients) are the totals up to that evaluation."
-)
+BEST = "Best accuracy: the highest {}; rounds, upload and FLOPs (of all clients) are the totals up to that evaluation."
 PAIRED = (
     "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the p value "
     "of the paired t test."
 )
-
 SPEED_UP = "Speed-up: FedAvg's rounds to its best accuracy, divided by the rounds to match it; below 1x is slower."
 
 
@@ -26,9 +22,13 @@ def cost_columns(against: bool) -> tuple[str, ...]:
     return COLUMNS + (AGAINST if against else ())
 
 
-def cost_remarks(against: bool) -> tuple[str, ...]:
-    """Explain the columns."""
-    return (REMARK, SPEED_UP, PAIRED) if against else (REMARK,)
+def cost_remarks(against: bool, seeds: int) -> tuple[str, ...]:
+    """Explain the columns; `seeds` is the largest number of seeds in a row."""
+    if seeds == 1:
+        best, difference = BEST.format("of one run"), "Difference: best accuracy minus FedAvg's in points."
+    else:
+        best, difference = BEST.format("mean over seeds, ± half of its 95% Student's t interval"), PAIRED
+    return (best, SPEED_UP, difference) if against else (best,)
 
 
 def cost_lines(groups: Sequence[Group], against: bool) -> list[tuple[Cell, ...]]:

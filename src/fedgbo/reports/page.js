@@ -29,7 +29,7 @@ function readable(chart) {
 
 function specification(chart, data) {
   const x = chart.querySelector("select.x"), y = chart.querySelector("select.y").value;
-  const [logX, logY, bands] = ["log-x", "log-y", "bands"].map((name) => chart.querySelector(`.${name}`).checked);
+  const [logX, logY, bands] = ["log-x", "log-y", "bands"].map((name) => chart.querySelector(`.${name}`)?.checked);
   const spec = structuredClone(data.specs[y]), highest = spec.layer[0].encoding.y.scale.domain[1];
   const points = data.points.filter(
     (p) => p[x.value] !== undefined && p[y] !== undefined && (!logX || p[x.value] > 0) && (!logY || p[y] > 0),

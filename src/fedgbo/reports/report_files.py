@@ -60,7 +60,7 @@ def origin(sections: Sequence[Section]) -> list[str]:
     found: dict[str, list[float]] = {}
     for run in (run for section in sections for line in section.lines for run in line.runs):
         try:
-            known, ended = RunFolder(run.path).versions(), (run.path / "metrics.jsonl").stat().st_mtime
+            known, ended = RunFolder(run.path).origin(), (run.path / "metrics.jsonl").stat().st_mtime
         except (OSError, RunFolderError):  # the runs are those of a file, or were moved
             continue
         packages = [f"{name} {known[name]}" for name in ("fedgbo", "torch", "python") if name in known]
@@ -136,7 +136,8 @@ def cost_table(section: Section) -> Table | None:
         return None
     against = baseline_of(groups) is not None
     title = f"{section.title}: best accuracy and its cost over all clients"
-    columns, rows, remarks = cost_columns(against), tuple(cost_lines(groups, against)), cost_remarks(against)
+    columns, rows = cost_columns(against), tuple(cost_lines(groups, against))
+    remarks = cost_remarks(against, max(len(group.runs) for group in groups))
     times = [summary.best.simulated_seconds for summary in summarise(groups)]
     if any(time is not None for time in times):
         cells = [Cell("-") if time is None else Cell(f"{time:,.1f} s", exact=time) for time in times]

@@ -76,4 +76,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ['torch 2.5.0 (was 2.4.0)']
     """
     both = [name for name in BITS if name in before and name in now]
-    return [f"{BITS[name]} {now[name]} (was {before[name]})" for name in both if before[name] != now[name]]
+    return [
+        f"{BITS[name]} {now[name] or 'nothing'} (was {before[name] or 'nothing'})"
+        for name in both
+        if before[name] != now[name]
+    ]

@@ -82,14 +82,14 @@ class RunFolder:
             raise RunFolderError(f"{self.path / 'run.json'} is damaged: its config is not a table")
         return config
 
-    def versions(self) -> dict[str, str]:
-        """Return the versions that the run was begun with."""
-        return dict(self._read("run.json").get("versions", {}))
+    def origin(self) -> dict[str, Any]:
+        """Return the versions that the run was begun with, and what the machine was."""
+        about = self._read("run.json")
+        return {**about.get("versions", {}), **about.get("machine", {})}
 
     def moved(self, at_round: int) -> list[str]:
         """Return which versions and parts of the machine are others than at the beginning, and write them down."""
-        about, now = self._read("run.json"), {**versions(), **machine()}
-        found = changes({**about.get("versions", {}), **about.get("machine", {})}, now)
+        about, found = self._read("run.json"), changes(self.origin(), {**versions(), **machine()})
         if found:
             resumed = [*about.get("resumed", []), {"round": at_round, "versions": versions(), "machine": machine()}]
             with self._writing():
