@@ -156,7 +156,7 @@ class CohortEngine:
         generators, down = self.plain.generators, algorithm.broadcast(algorithm.init(self.origin.params))
         twice, pipeline = [(0, 1), (0, 1)], Pipeline(FixedSize(1))
         with generators.kept():
-            before = generators.state()
+            before = generators.marks()
             work = Round(0, algorithm, down, [0, 0], [1, 1], pipeline, Meter(algorithm), _FirstStates())
             self._sized |= self._train(work, twice)[1].sized
             if generators.drawn_from(before) is not None:

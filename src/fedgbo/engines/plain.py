@@ -98,7 +98,7 @@ class PlainEngine:
         rows = np.linspace(0, len(data) - 1, count, dtype=np.int64)
         with self.generators.kept():
             self.generators.seed(self.seed, "try out")
-            before = self.generators.state()
+            before = self.generators.marks()
             batch = self.batch(data, rows, stream(self.seed, "try out"))
             self.model.buffers.find(lambda: found.extend(self.model.gradient(params, batch)))
             draws = self.generators.drawn_from(before) is not None
@@ -141,7 +141,7 @@ class PlainEngine:
 
         If there are any, it is trained again with generators of its own, and from then on every client has them.
         """
-        before = self.generators.state()
+        before = self.generators.marks()
         upload = upload_of(SimulatedClient(self, model, work, client, steps), work, self.seed)
         self.watched, self.draws = True, self.generators.drawn_from(before) is not None
         return self.train_client(model, work, client, steps) if self.draws else upload
@@ -149,7 +149,7 @@ class PlainEngine:
     @contextmanager
     def unshared_draws(self) -> Iterator[None]:
         """Raise if clients draw from process-wide generators though the first one did not."""
-        before = None if self.draws else self.generators.state()
+        before = None if self.draws else self.generators.marks()
         yield
         whose = None if before is None or self.draws else self.generators.drawn_from(before)
         if whose in ("torch", "numpy"):  # other threads of the process, such as a notebook's, may draw from Python's
@@ -185,7 +185,7 @@ class PlainEngine:
         data = self.task.data
         samples = next((own for name, own in data.all_samples().items() if name != "training"), data.train)
         with self.generators.kept():
-            before = self.generators.state()
+            before = self.generators.marks()
             inputs, targets = self.batch(samples, np.arange(min(TRIED, len(samples))))
             outputs = self.model.outputs(self.origin.params, inputs)
             scorer = Scorer(self.task, (outputs, targets))
