@@ -2,30 +2,39 @@
 
     python -m tests.federation.attacks KEY ADDRESS CA SECONDS
 
-joins with the node's private key, offers client 1, and answers each order with a reply that announces the objects of
-the orders to come with parts that do not exist, in order to make Flower refuse them.
+joins with the node's private key, offers client 1, and answers each order with two replies: one without an end of its
+time, which Flower could not read again, and one that announces the objects of the orders to come with parts that do not
+exist, in order to make Flower refuse them.
 """
 
 import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
+import httpx
 from cryptography.hazmat.primitives import serialization
 from flwr.app import ConfigRecord, RecordDict
 from flwr.app import Message as AppMessage
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.proto.node_pb2 import Node
+from flwr.supernode.fleet_http_connection import message_to_proto
 
 
-def reply_of(node, objects, sender=None, to=""):
-    """A reply with many objects, of the node with this id, as bytes."""
+def reply_of(node, objects, sender=None, to="", runtime=0.0, **more):
+    """A reply with many objects, of the node with this id, as bytes; `more` goes into its metadata."""
     tree = ObjectTree(object_id="0" * 64)
     tree.children.extend(ObjectTree(object_id=f"{number:064x}") for number in range(objects))
-    message = Message(metadata=Metadata(src_node_id=node, run_id=1, message_id="0" * 64, reply_to_message_id=to))
-    request = PushMessagesRequest(node=Node(node_id=sender or node), messages_list=[message])
+    message = Message(
+        metadata=Metadata(src_node_id=node, run_id=1, message_id="0" * 64, reply_to_message_id=to, **more)
+    )
+    request = PushMessagesRequest(
+        node=Node(node_id=sender or node), messages_list=[message], clientapp_runtime_list=[runtime]
+    )
     request.message_object_trees.append(tree)
     return request.SerializeToString()
 
@@ -40,6 +49,13 @@ def poisoned(root, settings, order):
                 record = ConfigRecord({"settings": settings, "order": json.dumps(told)})
                 tree.children.add(object_id=record.object_id).children.add(object_id=os.urandom(32).hex())
     return tree
+
+
+def without_end(message):
+    """A message as Flower sends it, with a time to live that is no number."""
+    made = message_to_proto(message)
+    made.metadata.ttl = float("nan")
+    return made
 
 
 def main(key, address, ca, seconds):
@@ -71,6 +87,11 @@ def main(key, address, ca, seconds):
             reply.metadata.__dict__["_message_id"] = reply.object_id
             if "order" in record:
                 order = json.loads(record["order"])
+                with (
+                    patch("flwr.supernode.fleet_http_connection.message_to_proto", without_end),
+                    suppress(httpx.HTTPError),
+                ):
+                    send(reply, get_object_tree(reply), 0.1)
                 send(reply, poisoned(reply.object_id, record["settings"], order), 0.1)
                 print("poisoned after round", order["round"] + 1, flush=True)
             else:

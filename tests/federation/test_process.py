@@ -13,8 +13,9 @@ import pytest
 
 from fedgbo.core.errors import FederationError
 from fedgbo.federation.credentials import user_name
+from fedgbo.federation.guard import Door
 from fedgbo.federation.local import Running
-from fedgbo.federation.network import Door, free_ports
+from fedgbo.federation.network import free_ports
 from fedgbo.federation.processes import Process, Service, Tail, attend, process_tree, rotate, stop
 from tests.cli.test_processes import wait_for
 
@@ -101,9 +102,6 @@ def test_processes_end_with_a_killed_parent(tmp_path):
     program = f"""
 import os, sys, time
 from pathlib import Path
-from fedgbo.federation.credentials import user_name
-from fedgbo.federation.local import Running
-from fedgbo.federation.network import Door, free_ports
 from fedgbo.federation.processes import Process
 print(Process.start("it", ["sleep", "600"], os.environ, Path({str(tmp_path / "log")!r})).popen.pid, flush=True)
 time.sleep(600)

@@ -2,19 +2,32 @@
 
 import asyncio
 import datetime
+import socket
+import threading
 import time
+from contextlib import suppress
 
 import httpx
 import pytest
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PushMessagesRequest, PushMessagesResponse
+import uvicorn
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PushMessagesRequest,
+    PushMessagesResponse,
+)
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import ObjectTree
 
+from fedgbo.federation import guard
 from fedgbo.federation.credentials import make_node, read_public_key
-from fedgbo.federation.proxy import SILENT_SECONDS, Limits, Proxy
+from fedgbo.federation.guard import Limits
+from fedgbo.federation.proxy import SILENT_SECONDS, Proxy
 from fedgbo.federation.signatures import HELLO, TIME, sign
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.messenger import Events
 from fedgbo.flower.registry import Registry
+from tests.cli.test_processes import wait_for
 from tests.federation.attacks import reply_of
 
 PUSH = "/v1/fleet/push-messages"
@@ -160,6 +173,27 @@ def test_replies_that_are_none(door, body, status, said):
     assert (answer.status_code, said in answer.text) == (status, True), answer.text
 
 
+NAN, ENDLESS = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("call", "body"),
+    [
+        ("push-messages", reply_of(7, objects=1, ttl=NAN)),  # Flower stored it, and could not read the reply again
+        ("push-messages", reply_of(7, objects=1, created_at=ENDLESS)),
+        ("push-messages", reply_of(7, objects=1, runtime=NAN)),
+        ("push-messages", reply_of(7, objects=1, ttl=-1.0)),
+        ("activate-node", ActivateNodeRequest(heartbeat_interval=NAN).SerializeToString()),
+        ("send-node-heartbeat", SendNodeHeartbeatRequest(heartbeat_interval=1e9).SerializeToString()),
+    ],
+)
+def test_times_that_are_none_are_refused_and_named(door, call, body, caplog):
+    answer = door.call(f"/v1/fleet/{call}", body)
+    assert (answer.status_code, "it sent a time of" in answer.text) == (400, True)
+    assert f"hospital-a: /v1/fleet/{call} refused" in caplog.text
+    assert not door.passed
+
+
 def test_large_requests_and_replies_are_refused(tmp_path):
     door = Door(tmp_path, Limits(request_bytes=1000, reply_bytes=1500))
     assert "1001 bytes, at most 1000" in door.call("/v1/fleet/push-object", b"x" * 1001).text
@@ -193,6 +227,9 @@ def test_a_node_that_calls_too_often_is_slowed_down(tmp_path):
     for _ in range(15):
         assert door.call("/v1/fleet/pull-messages").status_code == 200
     assert time.monotonic() - began > 0.15  # ten calls more than the burst, 50 a second
+    for _ in range(15):
+        assert door.call("/v1/control/start-run").status_code == 403
+    assert time.monotonic() - began > 0.45  # refused ones count too
 
 
 @pytest.mark.parametrize("status", [500, None])
@@ -207,7 +244,9 @@ def test_an_error_of_the_superlink_becomes_one_that_nodes_retry(door, status):
 def test_health_and_metrics(door):
     door.call("/v1/fleet/pull-messages", b"12345")
     door.call("/v1/control/start-run")
-    assert door.call("/health", method="GET", headers={}).json() == {"status": "ok"}
+    for _ in range(3):
+        assert door.call("/health", method="GET", headers={}).json() == {"status": "ok"}
+    assert [path for path, _ in door.passed].count("/health") == 1  # once a second, whoever asks
     assert door.call("/metrics", method="GET").status_code == 403
     text = door.call("/metrics", method="GET", headers={}, client=("127.0.0.1", 1)).text
     assert '# TYPE fedgbo_received_bytes_total counter\nfedgbo_received_bytes_total{node="hospital-a"} 5\n' in text
@@ -240,3 +279,44 @@ def test_a_node_that_was_removed_is_refused_at_once(door, tmp_path):
     assert door.call(HELLO).status_code == 200
     Registry(tmp_path).remove("hospital-a")
     assert door.call(HELLO).status_code == 401
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """A real server with the proxy's connections, on loopback and without TLS; its answers take 0.5 s."""
+    monkeypatch.setattr("fedgbo.federation.guard.IDLE_SECONDS", 0.2)
+
+    async def app(scope, receive, send):
+        await asyncio.sleep(0.5)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    door = guard.Door("127.0.0.1", 0, 10, 10, print)
+    config = uvicorn.Config(app, http=guard.Connection, loop="asyncio", lifespan="off", log_level="error", ws="none")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [door]}, daemon=True)
+    thread.start()
+    wait_for(lambda: server.started, 10)
+    yield door.getsockname()
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET / HTTP/1.1\r\nhost: x\r\nx-a: "])
+def test_connections_without_a_whole_request_are_closed(served, begun):
+    with socket.create_connection(served, timeout=10) as connection:
+        connection.sendall(begun)
+        assert connection.recv(100) == b""
+
+
+def test_a_request_that_takes_longer_than_an_idle_connection_is_answered(served):
+    with socket.create_connection(served, timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("header", [b"x-a: " + b"x" * 10**6 + b"\r\n", b"x-a: x\r\n" * 10**5])
+def test_headers_without_end_are_refused(served, header):
+    with socket.create_connection(served, timeout=10) as connection, suppress(ConnectionError):
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n" + header)
+        assert connection.recv(1000)[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431")

@@ -16,7 +16,7 @@ from fedgbo.federation.monitor import EventFile, follow
 from fedgbo.federation.network import Address
 from fedgbo.federation.signatures import say_hello, sign
 from fedgbo.federation.superlink import ServerFolder
-from fedgbo.federation.supernode import StaleConnection, start_joined
+from fedgbo.federation.supernode import StaleConnection, start_joined, wait_joined
 from tests.federation.test_certificates import listening, tls
 
 
@@ -94,7 +94,20 @@ def test_a_node_that_stays_connected_elsewhere_is_given_up(tmp_path, monkeypatch
     told = []
     with pytest.raises(FederationError, match="is it running elsewhere with the same key"):
         start_joined(lambda: None, make_node(tmp_path / "a"), Address("127.0.0.1", 1), told.append)
-    assert told == ["the server still considers a connected (for some seconds after a crash); trying again"]
+    assert told == ["the server still considers a connected; trying again"]
+
+
+def test_a_port_that_another_process_took_is_no_refusal(tmp_path, monkeypatch):
+    """Ports of loopback are free for all users of a machine: the node tries another one."""
+
+    def ended(condition, seconds, what):
+        raise FederationError("node a ended")
+
+    log = "ERROR: [Errno 98] error while attempting to bind on address ('127.0.0.1', 33023): address already in use"
+    process = SimpleNamespace(output=lambda: log, wait_for=ended)
+    monkeypatch.setattr("fedgbo.federation.supernode.stop", lambda processes: None)
+    with pytest.raises(StaleConnection, match="another process has just taken the node's port on this machine"):
+        wait_joined(process, make_node(tmp_path / "a"), Address("127.0.0.1", 1))
 
 
 class Runs:

@@ -180,6 +180,8 @@ def test_resuming_a_finished_run_gives_its_result_and_more_rounds_extend_it(tmp_
     assert scores(first) == scores(again)
     longer = fedgbo.run(task, GBO, rounds=8, out=tmp_path / "run", eval_every=2, resume=True)
     assert scores(longer) == scores(fedgbo.run(task, GBO, rounds=8, eval_every=2))
+    with pytest.raises(fedgbo.ConfigError, match="run has 8 rounds already; rounds must be at least that"):
+        fedgbo.run(task, GBO, rounds=5, out=tmp_path / "run", eval_every=2, resume=True)
 
 
 def test_divergence_stops_says_where_and_keeps_what_was(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from fedgbo.cli.console import Hangup, err, exit_code, out, print_json, say
-from fedgbo.core import FederationError
+from fedgbo.core import ConfigError, DataError, FederationError
 from fedgbo.federation.control import Control
 from fedgbo.federation.local import Running
 from fedgbo.federation.monitor import Event, EventFile, digest_of, follow, simulated
@@ -154,7 +154,10 @@ def show_digests(run: Path, simulate: bool, as_json: bool = False) -> None:
     """Print a run's digest and, with `simulate`, that of `fedgbo run`; exit with code 1 if they differ."""
     digests = {"federation": digest_of(run)}
     if simulate:
-        digests["fedgbo run"] = simulated(run)
+        try:
+            digests["fedgbo run"] = simulated(run)
+        except (ConfigError, DataError) as error:
+            raise FederationError(f"the run is finished, but cannot be repeated here to check it: {error}") from error
     same = len(set(digests.values())) == 1
     if as_json:
         print_json({**digests, "same": same})

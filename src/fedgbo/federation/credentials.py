@@ -68,10 +68,10 @@ def write_new(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
         os.fsync(handle)
 
 
-def write_secret(path: Path) -> None:
-    """Write a new random secret in the place of the last one."""
+def write_secret(path: Path, content: str | None = None) -> None:
+    """Write a file that others cannot read in the place of the last one; without a content, a new random secret."""
     path.unlink(missing_ok=True)
-    write_new(path, secrets.token_hex(32).encode())
+    write_new(path, (secrets.token_hex(32) if content is None else content).encode())
 
 
 def check_private(path: Path) -> None:

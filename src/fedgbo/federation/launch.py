@@ -1,6 +1,6 @@
 """Flower's processes, run by this module: the only place, with apps.py, that replaces parts of Flower.
 
-    python -P launch.py superlink SECRET [OPTION]... | supernode [OPTION]... | superexec TASKS [OPTION]...
+    python -P launch.py superlink SECRET [OPTION]... | supernode OPTIONS [OPTION]... | superexec TASKS [OPTION]...
 
 Only the superexec imports torch, at its first app; the others need half of the memory without it. Each runs Flower's
 command of that name, with Flower's options, after a change for which Flower has no option:
@@ -8,12 +8,13 @@ command of that name, with Flower's options, after a change for which Flower has
 superlink   asks for the content of the file SECRET, as a bearer token, on the Control API, which could run code on the
             server and on all nodes. An internal error, such as a full disk, is answered with 503, which Flower retries.
             Nodes share a store of objects with the server; what they say of the server's objects does not count.
-supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks after PACE.
+supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks after PACE. The
+            lines of the file OPTIONS are options that other users must not read.
 superexec   forks once for each app, so that a node loads its data and builds its model once for a run. Flower starts a
             process for each message, with the task's token on a command line that every user can read. On a server,
             TASKS is `server`. On a node, it is the folder of the apps that may run; `-` lets every app run.
 
-The parts that are replaced are private. Tests of real federations fail if a new version of Flower moves them.
+The parts that are replaced are private: a new version of Flower may move them, and tests of real federations fail.
 """
 
 import ctypes
@@ -126,7 +127,8 @@ def run_supernode(arguments: Sequence[str]) -> None:
         time.sleep(min(seconds, 0.1 if seconds < 1.0 else pace if time.monotonic() - worked < RUN_SECONDS else seconds))
 
     _replace("flwr.supernode.start_client_internal", time=SimpleNamespace(sleep=sleep))
-    _command("flwr.supernode.cli", "flower_supernode", ["flower-supernode", *arguments])
+    words = [*arguments[1:], *Path(arguments[0]).read_text().splitlines()]
+    _command("flwr.supernode.cli", "flower_supernode", ["flower-supernode", *words])
 
 
 def run_superexec(arguments: Sequence[str]) -> None:
@@ -314,7 +316,5 @@ class ForkExecutor:
         """Do nothing: forks end with this process."""
 
 
-RUN = {"superlink": run_superlink, "supernode": run_supernode, "superexec": run_superexec}
-
 if __name__ == "__main__":
-    RUN[sys.argv[1]](sys.argv[2:])
+    {"superlink": run_superlink, "supernode": run_supernode, "superexec": run_superexec}[sys.argv[1]](sys.argv[2:])

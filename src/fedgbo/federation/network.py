@@ -7,12 +7,9 @@ import ipaddress
 import re
 import socket
 import ssl
-from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedgbo.core import ConfigError, FederationError, RunFolderError
 
@@ -160,50 +157,3 @@ def _connect(address: Address) -> socket.socket:
             f"nothing answers at {address} ({error.strerror or error}); is the server running, is this its port, and "
             "does a firewall block it?"
         ) from error
-
-
-class Door(socket.socket):
-    """A listening socket. Connections beyond a number, in all and by address, are closed before they cost anything."""
-
-    def __init__(self, host: str, port: int, most: int, per_address: int, tell: Callable[[str], None]) -> None:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        super().__init__(*found[:3])
-        self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.bind(found[4])
-        self.open: Counter[str] = Counter()  # by address
-        self._most, self._per_address, self._tell = most, per_address, tell
-        self._told: set[str] = set()  # addresses that have too many
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """Return the next connection; raise ConnectionAbortedError if there are too many."""
-        plain, address = super().accept()
-        connection = _Guest(plain.family, plain.type, plain.proto, fileno=plain.detach())
-        connection.enter(self, address[0])
-        here = self.open[address[0]]
-        if here <= self._per_address and self.open.total() <= self._most:
-            return connection, address
-        connection.close()
-        if address[0] not in self._told:
-            self._told.add(address[0])
-            self._tell(f"a stranger at {address[0]}: connections beyond {here - 1} are closed")
-        raise ConnectionAbortedError
-
-    def leave(self, address: str) -> None:
-        """Count a connection no longer."""
-        self.open[address] -= 1
-        if not self.open[address]:
-            del self.open[address]
-            self._told.discard(address)
-
-
-class _Guest(socket.socket):
-    """A connection that tells the door when it is closed."""
-
-    def enter(self, door: Door, address: str) -> None:
-        self._door, self._address = door, address
-        door.open[address] += 1
-
-    def close(self) -> None:
-        if self.fileno() >= 0:
-            self._door.leave(self._address)
-        super().close()

@@ -26,8 +26,9 @@ import uvicorn
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PushMessagesRequest, PushMessagesResponse
 
 from fedgbo import __version__
+from fedgbo.federation.guard import Connection, Door, Limits, Refused, check_request
 from fedgbo.federation.monitor import RunCounts, for_prometheus
-from fedgbo.federation.network import LOOPBACK, Door, is_loopback
+from fedgbo.federation.network import LOOPBACK, is_loopback
 from fedgbo.federation.signatures import HELLO, BadSignature, check_signature, key_in
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.registry import Node, Registry
@@ -37,6 +38,7 @@ NODES, MESSAGES = ["activate-node", "deactivate-node", "send-node-heartbeat"], [
 OBJECTS = ["get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"]
 CALLS = {FLEET + name for name in NODES + MESSAGES + OBJECTS}  # that a node may make
 SECONDS = 120.0  # for a call, and between two on one connection
+REUSE_SECONDS = 2.0  # for a connection to the SuperLink, which closes it after 5
 BODY_SECONDS = 60.0  # for a request's body to arrive
 PER_ADDRESS = 400  # connections at the same time; a node has about four
 CONNECTIONS = 2000  # of all addresses; further ones are closed
@@ -47,19 +49,6 @@ OF_CONNECTION = {"host", "connection", "content-length", "transfer-encoding", "k
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one node may send."""
-
-    request_bytes: int = 8 * 2**20  # Flower splits arrays into pieces of 5 MiB
-    together: int = 16  # requests in memory at the same time; Flower's nodes send three
-    message_bytes: int = 2**20  # a reply's message, which names its objects in 80 bytes each
-    objects: int = 4096  # records, arrays and pieces of arrays in a reply
-    reply_bytes: int = 4 * 2**30  # all objects of a reply
-    calls: float = 200.0  # a second
-    burst: float = 400.0  # calls at once
 
 
 @dataclass(eq=False)
@@ -76,14 +65,6 @@ class Account:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not an error of the server
-    """A call that is not passed on: the HTTP status, and the reason."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
 class Proxy:
     """The application that uvicorn serves."""
 
@@ -94,6 +75,7 @@ class Proxy:
         self._accounts: dict[str, Account] = {}
         self._counts: Counter[tuple[str, str]] = Counter()  # by what and node
         self._runs = RunCounts(ServerFolder(registry.path.parent))
+        self._asking, self._asked, self._well = asyncio.Lock(), float("-inf"), False  # about the SuperLink's health
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer a call."""
@@ -109,17 +91,18 @@ class Proxy:
                 await _answer(send, 200, self._metrics(), "text/plain; version=0.0.4")
                 return
             node = self._node(headers)  # first, so that every refusal has a name if possible
+            account = await self._throttle(node)
             call = path.removeprefix(FLEET)
             if scope["method"] != "POST" or path not in {HELLO, *CALLS}:
                 raise Refused(403, "only calls of Flower's Fleet API are served here")
-            account = await self._throttle(node)
             if path == HELLO:
                 about = {"name": node.name, "clients": node.clients, "version": __version__}
                 await _answer(send, 200, json.dumps(about).encode())
                 return
             async with account.places:
                 body = await asyncio.wait_for(self._body(headers, receive), BODY_SECONDS)
-                self._check(call, body, node, account)
+                account.reply_bytes += len(body) if call == "push-object" else 0
+                check_request(call, body, node.id, account.reply_bytes, self._limits)
                 if call == "activate-node":
                     await self._forget_dead(headers, node, account)
                 else:
@@ -184,32 +167,6 @@ class Proxy:
                 raise Refused(413, f"the request has more than the allowed {most} bytes")
         return bytes(body)
 
-    def _check(self, call: str, body: bytes, node: Node, account: Account) -> None:
-        """Raise Refused if a reply, or the objects that belong to it, exceed the limits."""
-        if call == "push-object":
-            account.reply_bytes += len(body)
-            if account.reply_bytes > self._limits.reply_bytes:
-                raise Refused(413, f"the reply has more than the allowed {self._limits.reply_bytes} bytes")
-        if call != "push-messages":
-            return
-        if len(body) > self._limits.message_bytes:  # before it is parsed: millions of empty objects would take long
-            raise Refused(413, f"the reply's message has more than the allowed {self._limits.message_bytes} bytes")
-        try:
-            request = PushMessagesRequest.FromString(body)
-        except Exception as error:  # protobuf's errors differ between its implementations
-            raise Refused(400, "the reply is not a Flower message") from error
-        if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
-            raise Refused(400, f"it sent {len(request.messages_list)} replies in one call")
-        if request.messages_list[0].metadata.src_node_id != node.id:
-            raise Refused(403, "it sent a reply in the name of another node")
-        objects, most, waiting = 0, self._limits.objects, [request.message_object_trees[0]]
-        while waiting:
-            tree = waiting.pop()
-            objects += 1
-            if objects + len(waiting) + len(tree.children) > most:
-                raise Refused(413, f"the reply has more than the allowed {most} objects")
-            waiting += tree.children
-
     def _begin_reply(self, body: bytes, answer: bytes, account: Account) -> None:
         """Count the bytes of a reply from here, if the SuperLink took it and it is the first to its message."""
         answered = PushMessagesRequest.FromString(body).messages_list[0].metadata.reply_to_message_id
@@ -245,10 +202,16 @@ class Proxy:
         return await self._superlink.post(path, content=body, headers=kept)
 
     async def _health(self) -> bytes:
-        with suppress(httpx.HTTPError):
-            if (await self._superlink.get("/health", timeout=5.0)).status_code < 500:
-                return b'{"status": "ok"}\n'
-        raise Refused(503, "the SuperLink does not answer")
+        """Ask the SuperLink, once a second for all who want to know."""
+        async with self._asking:
+            if time.monotonic() - self._asked > 1.0:
+                self._well = False
+                with suppress(httpx.HTTPError):
+                    self._well = (await self._superlink.get("/health", timeout=5.0)).status_code < 500
+                self._asked = time.monotonic()
+        if not self._well:
+            raise Refused(503, "the SuperLink does not answer")
+        return b'{"status": "ok"}\n'
 
     def _count(self, what: str, node: Node | None, amount: int) -> None:
         self._counts[what, node.name if node else ""] += amount
@@ -268,8 +231,9 @@ class Proxy:
 
 async def _answer(send: Send, status: int, body: bytes, kind: str = "application/json") -> None:
     headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    with suppress(AttributeError):  # of Python's TLS, if the connection was closed
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
 def serve(folder: Path, host: str, port: int, superlink_port: int, reply_mib: int) -> None:
@@ -281,14 +245,14 @@ def serve(folder: Path, host: str, port: int, superlink_port: int, reply_mib: in
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     LOG.setLevel(logging.INFO)
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    superlink = httpx.AsyncClient(
-        base_url=f"https://{LOOPBACK}:{superlink_port}", verify=context, timeout=SECONDS, trust_env=False
-    )
+    address, reused = f"https://{LOOPBACK}:{superlink_port}", httpx.Limits(keepalive_expiry=REUSE_SECONDS)
+    superlink = httpx.AsyncClient(base_url=address, verify=context, timeout=SECONDS, limits=reused, trust_env=False)
     LOG.info("nodes are served at %s:%d", host, port)
     door = Door(host, port, CONNECTIONS, PER_ADDRESS, LOG.warning)
     config = uvicorn.Config(
         Proxy(Registry(folder), superlink, Limits(reply_bytes=reply_mib * 2**20)),
         loop="asyncio",  # uvloop would not ask the door
+        http=Connection,
         ssl_certfile=str(folder / "server.crt"),
         ssl_keyfile=str(folder / "server.key"),
         lifespan="off",

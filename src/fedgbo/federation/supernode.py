@@ -18,7 +18,7 @@ RETRY_SECONDS = 5.0
 ConfigValue = str | int | float | bool
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _JOINED = re.compile(r"SuperNode ID: (\d+)")
-_STALE = "Failed to activate SuperNode"
+_STALE, _TAKEN = "Failed to activate SuperNode", "address already in use"
 _REFUSALS = {  # patterns in a node's log, and the messages for them
     r"Exit Code: 606|version compatibility": "refused: this node runs another version of Flower than the server at "
     "{server}: {version}",
@@ -38,7 +38,7 @@ _NEWS = (  # patterns in a node's log, and what to tell the user
 
 
 class StaleConnection(FederationError):  # noqa: N818 - ends by itself
-    """The server takes the node for connected already."""
+    """The server takes the node for connected already, or the node's port was taken; it helps to try again."""
 
 
 def start_node(
@@ -56,15 +56,14 @@ def start_node(
     number of seconds after which they ask for work again.
     """
     node.check()
-    secret = node.path / "tasks.secret"
+    secret, settings = node.path / "tasks.secret", node.path / "settings"
     write_secret(secret)
+    write_secret(settings, f"--node-config\n{node_config(config)}" if config else "")
     port = str(free_ports(1)[0])
     guard = ["--superexec-auth-secret-file", str(secret)]
-    supernode = [*LAUNCH, "supernode", "--superlink", str(superlink)]
+    supernode = [*LAUNCH, "supernode", str(settings), "--superlink", str(superlink)]
     supernode += ["--root-certificates", str(ca), "--auth-supernode-private-key", str(node.private_key)]
     supernode += ["--isolation", "process", *guard, "--host", LOOPBACK, "--port", port]
-    if config:
-        supernode += ["--node-config", node_config(config)]
     tasks = [*LAUNCH, "superexec", "-" if any_app else str(node.apps)]
     tasks += ["--runtime-api-address", f"{LOOPBACK}:{port}", "--insecure", *guard]
     environment = {**flower_environment(node.path / "flwr"), PACE: str(pace)}
@@ -81,7 +80,10 @@ def wait_joined(process: Process, node: NodeFolder, superlink: Address) -> int:
         log = process.output()
         stop([process])
         if _STALE in log:
-            raise StaleConnection(f"the server at {superlink} still considers {node.name} connected") from error
+            still = f"the server at {superlink} still considers {node.name} connected (for some seconds after a crash)"
+            raise StaleConnection(still) from error
+        if _TAKEN in log.lower():
+            raise StaleConnection("another process has just taken the node's port on this machine") from error
         version = next((line.strip() for line in log.splitlines() if "version" in line.lower()), "")
         for pattern, message in _REFUSALS.items():
             if re.search(pattern, log, re.IGNORECASE):
@@ -103,7 +105,7 @@ def start_joined(
         except StaleConnection as error:
             if time.monotonic() > end:
                 raise FederationError(f"{error}; is it running elsewhere with the same key?") from error
-            tell(f"{error} (for some seconds after a crash); trying again")
+            tell(f"{error}; trying again")
             time.sleep(RETRY_SECONDS)
         except BaseException:
             stop([process])

@@ -188,7 +188,10 @@ def open_folder(stack: ExitStack, plan: Plan, begin: Start, about: Mapping[str, 
     else:
         folder = RunFolder.create(plan.out, plan.config or {})
     stack.callback(folder.close)
-    return folder, _resumed(folder, about, begin) if plan.resume else begin
+    start = _resumed(folder, about, begin) if plan.resume else begin
+    if plan.rounds < start.ledger.round:
+        raise ConfigError(f"{plan.out} has {start.ledger.round} rounds already; rounds must be at least that")
+    return folder, start
 
 
 def _resumed(folder: RunFolder, about: Mapping[str, Any], begin: Start) -> Start:
