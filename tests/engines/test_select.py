@@ -79,7 +79,7 @@ def test_the_choice_is_explained(monkeypatch):
     assert len(set(seen)) == 1
     steps = "all local steps of a client in one call of C code" if library() else "local steps in place, gradients by"
     assert seen[0].startswith(f"Client.descend: 2 clients at a time, one thread each, {steps}")
-    assert "(a minibatch takes 240 multiply-adds, threads pay from 0 on)" in seen[0]
+    assert "(a minibatch takes 240 multiply-adds, threads pay off from 0)" in seen[0]
     unknown = make_task(model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Softplus(), nn.Linear(4, 2)))
     assert "local steps in place, gradients by torch's autograd" in explain(engine_for(unknown, AVG, 0))
     term = engine_for(unknown, fedgbo.FedProx(fedgbo.SGD(0.1), 0.1), 0)

@@ -105,13 +105,13 @@ def compare(
         error = FedGBOError(f"no run finished: {failed[0].how}")
         error.exit_code = exit_code(failed.values())
         raise error
+    for number, ending in failed.items():
+        err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {ending.how}')}")
     try:
         _report(labelled(loaded), folder, task, as_json, wide, time.monotonic() - began)
     except RunFolderError:
         say(escape(f"the finished runs are kept; when there is room, repeat the command with --out {folder}"))
         raise
-    for number, ending in failed.items():
-        err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {ending.how}')}")
     if failed:
         say(escape(f"the finished runs are kept; to resume the others, repeat the command with --out {folder}"))
         sys.exit(exit_code(failed.values()))

@@ -269,6 +269,7 @@ def study(
     keep: Annotated[Path | None, Option(help="The CSV file that stores finished runs. \\[default: FILE.csv]")] = None,
     jobs: opt.Jobs = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Show how far the study is, and start no run.")] = False,
+    wide: opt.Wide = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Compare algorithms at equal effort: search each one's settings on held-out data, then run the best ones.
@@ -285,9 +286,9 @@ def study(
         with stopped_by_ctrl_c("repeat the command to resume"):
             carry_out(asked, to, kept, run_all)
     runs = kept_runs(kept)
-    show_table(search_table(asked, runs))
+    show_table(search_table(asked, runs), wide)
     if groups := final_groups(asked, runs):
         section = Section(asked.title, tuple(groups))
-        show_table(summary_table([section], "study", "The chosen settings on the test set"))
+        show_table(summary_table([section], "study", "The chosen settings on the test set"), wide)
         for line in conclusion(summarise(groups)):
             out.print(escape(line))

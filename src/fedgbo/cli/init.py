@@ -98,8 +98,7 @@ A federated learning project made by `fedgbo init`.
 | `test_task.py` | tests: `python -m pytest` |
 
 Run all commands in this folder; they write into `runs/`. `fedgbo tune --task task.py:task` searches for good
-settings,
-and `fedgbo export RUN` writes the model of a run to a file.
+settings, and `fedgbo export RUN` writes the model of a run to a file.
 """
 
 FILES = {"task.py": TASK, "run.toml": RUN, "compare.toml": COMPARE, "test_task.py": TEST, "README.md": README}

@@ -112,4 +112,4 @@ def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
         return False, "the size of the model could not be counted"
     macs = batch * max(cost.macs, int(cost.gradient_flops) // 6)  # torch's count has products outside known layers
     worth = WORTH_THREADS_IN_C if isinstance(plain.descent, OneCall) else WORTH_THREADS
-    return macs >= worth, f"a minibatch takes {macs:,} multiply-adds, threads pay from {worth:,} on"
+    return macs >= worth, f"a minibatch takes {macs:,} multiply-adds, threads pay off from {worth:,}"

@@ -76,7 +76,7 @@ class Contender:
     final: Final
 
     def score(self, trial: Trial, runs: Runs) -> float | None:
-        """Return the mean accuracy over the second half of a trial's rounds; None if it has not ended.
+        """Return the mean accuracy from the middle of a trial's rounds on; None if it has not ended.
 
         The mean depends less on luck than the best evaluation does. A trial that diverged scores below all others.
         """
@@ -239,7 +239,8 @@ def search_table(study: Study, runs: Runs) -> ResultTable:
             )
         )
     columns = ("Algorithm", "Chosen", "Held-out accuracy (%)", "At the end of its range", "Trials", "Diverged")
-    return ResultTable("search", f"{study.title}: the search", columns, tuple(rows), measured=True)
+    brief = tuple(column for column in columns if column != "At the end of its range")
+    return ResultTable("search", f"{study.title}: the search", columns, tuple(rows), measured=True, brief=brief)
 
 
 def _at_end(name: str, chosen: Mapping[str, str], settings: Sequence[Mapping[str, str]]) -> bool:

@@ -100,7 +100,7 @@ class Finding:
         """The finding with its numbers and its interval."""
         fewer, goal = self.ours.fewer, f"({self.baseline.accuracy:.1%})"
         if fewer is None or self.ours.match is None:
-            return f"{self.name} {self._without_ratio} {goal}, {self.seeds}."
+            return f"{self.name} {self._without_ratio} {goal} in {self.seeds}."
         needed, baseline = self.ours.match.round, self.baseline.best.round
         rounds = f"{needed:,}" if needed == baseline else f"{needed:,} instead of {baseline:,}"
         said = f"{self.name} reached FedAvg's best accuracy {goal} in {times(fewer.value)} ({rounds})"

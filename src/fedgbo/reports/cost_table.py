@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedgbo.reports.comparison import ROUNDING, Effort, Paired, Summary, baseline_of, percent, summarise
+from fedgbo.reports.comparison import FEWEST_SEEDS, ROUNDING, Effort, Paired, Summary, baseline_of, percent, summarise
 from fedgbo.reports.load import Group
 from fedgbo.reports.table import Cell, quantity
 
@@ -10,6 +10,7 @@ COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
 BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Speed-up", "Difference to FedAvg")
 AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Speed-up", "Difference to FedAvg", "p")
 BEST = "Best accuracy: the highest {}; rounds, upload and FLOPs (of all clients) are the totals up to that evaluation."
+FEW = ("", "of one run", "mean over two seeds")
 PAIRED = (
     "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the p value "
     "of the paired t test."
@@ -24,8 +25,8 @@ def cost_columns(against: bool) -> tuple[str, ...]:
 
 def cost_remarks(against: bool, seeds: int) -> tuple[str, ...]:
     """Explain the columns; `seeds` is the largest number of seeds in a row."""
-    if seeds == 1:
-        best, difference = BEST.format("of one run"), "Difference: best accuracy minus FedAvg's in points."
+    if seeds < FEWEST_SEEDS:  # for intervals
+        best, difference = BEST.format(FEW[seeds]), "Difference: best accuracy minus FedAvg's in points."
     else:
         best, difference = BEST.format("mean over seeds, ± half of its 95% Student's t interval"), PAIRED
     return (best, SPEED_UP, difference) if against else (best,)

@@ -37,6 +37,7 @@ function specification(chart, data) {
   for (const layer of spec.layer) {
     layer.encoding.x.field = x.value;
     layer.encoding.x.title = x.selectedOptions[0].textContent;
+    layer.encoding.x.axis = x.value === "round" ? { tickMinStep: 1 } : {};
     if (logX) layer.encoding.x.scale = { type: "log", nice: false };
     if (logY) layer.encoding.y.scale = { type: "log", domain: [Math.min(...points.map((p) => p[y])) / 1.2, highest] };
   }

@@ -289,6 +289,7 @@ def add_column(grid: RichTable, head: str, cells: Sequence[str], *, right: bool,
     keep = whole or widest <= SHORT
     least = max(widest if keep else longest, *map(cell_len, head.split()), 1)
     shown = "\n".join(textwrap.fill(line, max(least, HEAD_WIDTH)) for line in head.splitlines())
+    least = max([least, *map(cell_len, shown.splitlines())]) if keep else least  # its head is not wrapped either
     grid.add_column(escape(shown), justify="right" if right else "left", no_wrap=keep, min_width=least)
 
 

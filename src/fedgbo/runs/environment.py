@@ -30,7 +30,7 @@ BITS = {  # entries of `versions` and `machine` on which bits may depend, in wor
     "numpy": "numpy",
     "platform": "platform",
     "kernel": "kernel",
-    "compiler": "C code built by",
+    "compiler": "C compiler",
     "torch_kernel": "torch's kernels",
     "cpu": "processor",
 }
@@ -77,7 +77,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     both = [name for name in BITS if name in before and name in now]
     return [
-        f"{BITS[name]} {now[name] or 'nothing'} (was {before[name] or 'nothing'})"
+        f"{BITS[name]} {now[name] or 'none'} (was {before[name] or 'none'})"
         for name in both
         if before[name] != now[name]
     ]

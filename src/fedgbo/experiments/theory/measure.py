@@ -157,7 +157,7 @@ def bound_chart(rows: Sequence[ChartRow], title: str, subtitle: str, *, points: 
     dash_scale = alt.Scale(domain=dashes, range=[DASHES[i % len(DASHES)] for i in range(len(dashes))])
     base = alt.Chart(alt.Data(values=list(rows))).encode(
         x=alt.X("rounds:Q", title="communication rounds T", scale=alt.Scale(type="log", nice=False)),
-        y=alt.Y("value:Q", title="E ‖∇F(x_t)‖²", scale=alt.Scale(type="log"), axis=alt.Axis(format="~g")),
+        y=alt.Y("value:Q", title="E ‖∇F(xₜ)‖²", scale=alt.Scale(type="log"), axis=alt.Axis(format="~g")),
         color=alt.Color("colour:N", scale=colour_scale, legend=legend),
     )
     chart = base.mark_line(strokeWidth=2).encode(strokeDash=alt.StrokeDash("dash:N", scale=dash_scale, legend=legend))
