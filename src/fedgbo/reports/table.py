@@ -225,8 +225,7 @@ def to_csv(table: Table) -> str:
 def numbers_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """Write rows of plain values, with the union of their keys as header; missing values and None stay empty."""
     text = StringIO()
-    names = dict.fromkeys(key for row in rows for key in row)
-    writer = csv.DictWriter(text, list(names), restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -257,12 +256,13 @@ FILES: dict[str, Callable[[Table], str]] = {  # by file suffix
 
 
 def fitted(table: Table, width: int, wide: bool = False) -> RichTable:
-    """Lay out a table for a terminal of this width; where that is too narrow, printed values go below ours."""
-    beside = rich_table(table)
-    return beside if wide or Console(width=10_000).measure(beside).minimum <= width else rich_table(table, below=True)
+    """Lay out a table for a terminal of this width; where that is too narrow, with narrow heads or stacked values."""
+    layouts = [rich_table(table), rich_table(table, head_width=0), rich_table(table, below=True)]
+    fitting = [one for one in layouts if wide or Console(width=10_000).measure(one).minimum <= width]
+    return [*fitting, layouts[-1]][0]
 
 
-def rich_table(table: Table, below: bool = False) -> RichTable:
+def rich_table(table: Table, below: bool = False, head_width: int = HEAD_WIDTH) -> RichTable:
     """Lay out a result table for the terminal: published values beside ours, differences in colour with a footnote.
 
     A column of numbers is never narrower than its numbers; other columns are wrapped between words.
@@ -271,7 +271,7 @@ def rich_table(table: Table, below: bool = False) -> RichTable:
     for i, column in enumerate(table.columns):
         texts = [_cell(table, row[i], below).plain for row in table.rows]
         numbers = i >= table.labels and any(text.lstrip("+-")[:1].isdigit() for text in texts)
-        add_column(grid, column, texts, right=numbers, whole=numbers and not table.stacked)
+        add_column(grid, column, texts, right=numbers, whole=numbers and not table.stacked, head_width=head_width)
     previous = ""
     for row in table.rows:
         if table.stacked or (table.labels > 1 and previous not in ("", row[0].ours)):
@@ -282,13 +282,15 @@ def rich_table(table: Table, below: bool = False) -> RichTable:
     return grid
 
 
-def add_column(grid: RichTable, head: str, cells: Sequence[str], *, right: bool, whole: bool = False) -> None:
+def add_column(
+    grid: RichTable, head: str, cells: Sequence[str], *, right: bool, whole: bool = False, head_width: int = HEAD_WIDTH
+) -> None:
     """Add a column that is never narrower than its longest word; short cells, and `whole` ones, are not wrapped."""
     lines = [line for cell in cells for line in cell.splitlines()]
     widest, longest = (max(map(cell_len, parts), default=0) for parts in (lines, (w for c in lines for w in c.split())))
     keep = whole or widest <= SHORT
     least = max(widest if keep else longest, *map(cell_len, head.split()), 1)
-    shown = "\n".join(textwrap.fill(line, max(least, HEAD_WIDTH)) for line in head.splitlines())
+    shown = "\n".join(textwrap.fill(line, max(least, head_width)) for line in head.splitlines())
     least = max([least, *map(cell_len, shown.splitlines())]) if keep else least  # its head is not wrapped either
     grid.add_column(escape(shown), justify="right" if right else "left", no_wrap=keep, min_width=least)
 
@@ -300,10 +302,7 @@ def table_notes(table: Table) -> list[Text]:
 
 
 def plain_table(table: Table, wide: bool = False) -> str:
-    """Return the terminal's version of a table without colours, for 80 columns, or wider where the numbers need it.
-
-    With `wide`, no cell is wrapped.
-    """
+    """Return a table for 80 columns without colours, or wider where numbers need it; `wide` wraps no cell."""
     grid = fitted(table, 80, wide)
     needed = Console(width=10_000).measure(grid)
     console = Console(width=max(80, needed.maximum if wide else needed.minimum), color_system=None)
