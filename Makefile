@@ -15,7 +15,7 @@ help:  ## show this list
 
 setup: $(STAMP) $(NATIVE)  ## make .venv with everything in it, and build the C code
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt src/fedgbo_command.py  # the last is copied, not linked
 	@$(PYTHON) -c 'import sys; sys.exit("fedgbo needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
