@@ -108,7 +108,7 @@ def compare(
     for number, ending in failed.items():
         err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {ending.how}')}")
     try:
-        _report(labelled(loaded), folder, task, as_json, wide, time.monotonic() - began)
+        _report(labelled(loaded), folder, task, as_json, wide, began)
     except RunFolderError:
         say(escape(f"the finished runs are kept; when there is room, repeat the command with --out {folder}"))
         raise
@@ -123,7 +123,7 @@ def labelled(runs: Sequence[RunData]) -> list[Group]:
     return [replace(group, label=labels[group_key(group.runs[0].config)]) for group in group_runs(runs)]
 
 
-def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wide: bool, seconds: float) -> None:
+def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wide: bool, began: float) -> None:
     rows = summarise(groups)
     content = json.dumps([asdict(row) for row in rows], indent=2)
     if as_json:
@@ -137,7 +137,7 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wid
     files = save_chart_if_possible(lambda: accuracy_chart(groups, task), folder / "accuracy")
     if as_json:
         return
-    out.print(f"\n{seconds:.0f} s in all\ntable    {folder / 'table.json'}", markup=False)
+    out.print(f"\n{time.monotonic() - began:.0f} s in all\ntable    {folder / 'table.json'}", markup=False)
     for file in files:
         out.print(f"picture  {file}")
     out.print(f"runs     {folder / 'runs'}")
