@@ -39,7 +39,10 @@ class Generators:
 
     def seed(self, seed: int, purpose: str, *key: int) -> None:
         """Seed all generators from the stream of that name."""
-        number = torch_seed(seed, purpose, *key)
+        self.start(torch_seed(seed, purpose, *key))
+
+    def start(self, number: int) -> None:
+        """Seed all generators with a number of 64 bits."""
         for generator in self._torch:
             generator.manual_seed(number)
         np.random.seed(number % 2**32)
@@ -57,8 +60,8 @@ class Generators:
         np.random.set_state(state.numpy)
         random.setstate(state.python)
 
-    def marks(self) -> dict[str, Any]:
-        """Return what every draw changes, by whose generator it is.
+    def marks(self, python: bool = True) -> dict[str, Any]:
+        """Return what every draw changes, by whose generator it is; Python's if asked for.
 
         numpy takes 0.1 ms to return a state, so that of its usual generator is read from memory.
         """
@@ -67,12 +70,13 @@ class Generators:
         return {
             "torch": [generator.get_state().numpy().tobytes() for generator in self._torch],
             "numpy": ctypes.string_at(bits.ctypes.state_address, MT19937_BYTES) if usual else repr(bits.state),
-            "Python": random.getstate(),
+            **({"Python": random.getstate()} if python else {}),
         }
 
     def drawn_from(self, before: Mapping[str, Any]) -> str | None:
         """Return whose generator was drawn from since it had these marks; None: nobody's."""
-        return next((whose for whose, mark in self.marks().items() if mark != before[whose]), None)
+        now = self.marks(python="Python" in before)
+        return next((whose for whose, mark in now.items() if mark != before[whose]), None)
 
     @contextmanager
     def kept(self) -> Iterator[None]:

@@ -149,10 +149,9 @@ class PlainEngine:
     @contextmanager
     def unshared_draws(self) -> Iterator[None]:
         """Raise if clients draw from process-wide generators though the first one did not."""
-        before = None if self.draws else self.generators.marks()
+        before = None if self.draws else self.generators.marks(python=False)  # other threads may draw from Python's
         yield
-        whose = None if before is None or self.draws else self.generators.drawn_from(before)
-        if whose in ("torch", "numpy"):  # other threads of the process, such as a notebook's, may draw from Python's
+        if before is not None and not self.draws and (whose := self.generators.drawn_from(before)) is not None:
             raise ConfigError(
                 f"a client drew random numbers from {whose}'s process-wide generator, but the first client did not, so "
                 "that the result would depend on the order of clients; draw from client.rng in client_update, and from "

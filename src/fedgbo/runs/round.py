@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
-from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, Part, State, StopRun, at_round
+from fedgbo.core import ConfigError, DivergenceError, FederatedAlgorithm, Part, State, StopRun, at_round, name_of
 from fedgbo.costs.flops import ModelCost
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.engine import Engine, Gathered, Round
@@ -96,7 +96,7 @@ class Rounds:
         """Return the run's progress after one more round."""
         began, t, server = time.perf_counter(), progress.ledger.round, progress.state
         engine, algorithm, pipeline = self.engine, at_round(self.algorithm, t), at_round(self.pipeline, t)
-        Generators().seed(engine.seed, "server", t)  # for a sampler, an aggregator or a server_update that draws
+        Generators().start(name_of(engine.seed, "server", t))  # for a sampler or a server_update that draws
         groups = pipeline.groups(engine.task.data.clients, engine.seed, t)
         if not groups:  # Poisson sampling may draw nobody: the server state stays as it is
             return progress._replace(ledger=progress.ledger._replace(round=t + 1), record=None, seconds={})
