@@ -2,9 +2,9 @@
 
     python -m tests.federation.attacks KEY ADDRESS CA SECONDS
 
-joins with the node's private key, offers client 1, and answers each order with two replies: one without an end of its
-time, which Flower could not read again, and one that announces the objects of the orders to come with parts that do not
-exist, in order to make Flower refuse them.
+joins with the node's private key, offers client 1, and answers each order with three messages: one without an end of
+its time, which Flower could not read again, one that is no reply, and one that announces the objects of the orders to
+come with parts that do not exist, in order to make Flower refuse them.
 """
 
 import json
@@ -25,7 +25,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.supernode.fleet_http_connection import message_to_proto
 
 
-def reply_of(node, objects, sender=None, to="", runtime=0.0, **more):
+def reply_of(node, objects, sender=None, to="an order", runtime=0.0, **more):
     """A reply with many objects, of the node with this id, as bytes; `more` goes into its metadata."""
     tree = ObjectTree(object_id="0" * 64)
     tree.children.extend(ObjectTree(object_id=f"{number:064x}") for number in range(objects))
@@ -49,6 +49,13 @@ def poisoned(root, settings, order):
                 record = ConfigRecord({"settings": settings, "order": json.dumps(told)})
                 tree.children.add(object_id=record.object_id).children.add(object_id=os.urandom(32).hex())
     return tree
+
+
+def as_the_server(message):
+    """A message that is no reply, so that it could be taken for one of the server's."""
+    made = message_to_proto(message)
+    made.metadata.reply_to_message_id = ""
+    return made
 
 
 def without_end(message):
@@ -87,11 +94,12 @@ def main(key, address, ca, seconds):
             reply.metadata.__dict__["_message_id"] = reply.object_id
             if "order" in record:
                 order = json.loads(record["order"])
-                with (
-                    patch("flwr.supernode.fleet_http_connection.message_to_proto", without_end),
-                    suppress(httpx.HTTPError),
-                ):
-                    send(reply, get_object_tree(reply), 0.1)
+                for change in (without_end, as_the_server):
+                    with (
+                        patch("flwr.supernode.fleet_http_connection.message_to_proto", change),
+                        suppress(httpx.HTTPError),
+                    ):
+                        send(reply, get_object_tree(reply), 0.1)
                 send(reply, poisoned(reply.object_id, record["settings"], order), 0.1)
                 print("poisoned after round", order["round"] + 1, flush=True)
             else:

@@ -164,6 +164,8 @@ def test_a_path_cannot_forge_a_line_of_the_log(door, caplog):
     ("body", "status", "said"),
     [
         (reply_of(8, objects=1), 403, "in the name of another node"),
+        (reply_of(7, objects=1, to=""), 400, "a message that is no reply, as only the server may"),
+        (reply_of(7, objects=1, message_type="train\0"), 400, "is not a short text"),
         (b"\xff\xff\xff", 400, "not a Flower message"),
         (PushMessagesRequest(message_object_trees=[ObjectTree()] * 2).SerializeToString(), 400, "0 replies in one"),
     ],

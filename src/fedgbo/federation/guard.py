@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 IDLE_SECONDS = 60.0  # after which a connection is closed on which no request begins, or none is completed
 HEARTBEAT_SECONDS = 300.0  # at most between two heartbeats of a node; Flower's have 30
+LONGEST = 200  # of texts in a reply, in characters
 LATEST = 1e10  # of times in seconds since 1970
 PARSED: Mapping[str, Any] = {  # requests whose contents are checked
     "push-messages": PushMessagesRequest,
@@ -69,6 +70,10 @@ def _check_reply(request: PushMessagesRequest, node: int, limits: Limits) -> Non
     about = request.messages_list[0].metadata
     if about.src_node_id != node:
         raise Refused(403, "it sent a reply in the name of another node")
+    if not about.reply_to_message_id:
+        raise Refused(400, "it sent a message that is no reply, as only the server may")
+    if not all(len(text) <= LONGEST and text.isprintable() for text in (about.message_type, about.group_id)):
+        raise Refused(400, "the type or the group of its reply is not a short text")
     for seconds in (about.created_at, about.ttl, *request.clientapp_runtime_list):
         _check_seconds(seconds, LATEST)
     objects, waiting = 0, [request.message_object_trees[0]]

@@ -104,7 +104,7 @@ def _let_the_server_decide() -> None:
 
     def store_message(self: Any, message: Any, object_tree: Any, session_id: str) -> Any:
         tree = {one.object_id: {part.object_id for part in one.children} for one in iterate_object_tree(object_tree)}
-        if message.metadata.reply_to_message_id:  # of a node
+        if message.metadata.src_node_id != 1:  # of a node; Flower's server is 1, and the proxy lets no node say so
             announced.update(dict.fromkeys(tree.keys() - announced.keys(), message.metadata.src_node_id))
         else:
             for whole in reversed(wrong(self.object_store, tree)):  # wholes before their parts

@@ -75,6 +75,7 @@ class Proxy:
         self._accounts: dict[str, Account] = {}
         self._counts: Counter[tuple[str, str]] = Counter()  # by what and node
         self._runs = RunCounts(ServerFolder(registry.path.parent))
+        self._told = float("-inf")  # when a refusal of a stranger was logged last; the metrics count them all
         self._asking, self._asked, self._well = asyncio.Lock(), float("-inf"), False  # about the SuperLink's health
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -117,7 +118,9 @@ class Proxy:
             name = node.name if node else f"a stranger at {caller}"
             reason = str(refusal) or "its request did not arrive in time"
             self._count("refusals", node, 1)
-            LOG.warning("%s: %s refused: %s", name, ascii(path[:80])[1:-1], reason)
+            if node is not None or time.monotonic() - self._told > 1.0:  # strangers must not fill the log
+                LOG.warning("%s: %s refused: %s", name, ascii(path[:80])[1:-1], reason)
+                self._told = time.monotonic() if node is None else self._told
             text = json.dumps({"error": reason}).encode()
             await _answer(send, refusal.status if isinstance(refusal, Refused) else 408, text)
 
