@@ -102,7 +102,7 @@ def test_nothing_untrusted_is_unpickled():
 def test_the_inside_stays_small():
     catalogued = {"algorithms", "optimisers", "tasks"}  # one file each, as many as there are
     files = [path for path in ROOT.rglob("*.py") if path.relative_to(ROOT).parts[0] not in catalogued]
-    assert len(files) <= 191
+    assert len(files) <= 190
     long = {path.name: lines for path in ROOT.rglob("*.py") if (lines := len(path.read_text().splitlines())) > 320}
     assert not long
 

@@ -6,8 +6,7 @@ import pytest
 
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.federation.apps import AppNotAllowed, Apps
-from fedgbo.flower.registry import Registry
-from fedgbo.runs.client_numbers import client_numbers
+from fedgbo.flower.registry import Registry, client_numbers
 
 
 def test_nodes_are_remembered_with_their_clients(tmp_path):

@@ -16,7 +16,7 @@ from fedgbo.federation.monitor import EventFile, follow
 from fedgbo.federation.network import Address
 from fedgbo.federation.signatures import say_hello, sign
 from fedgbo.federation.superlink import ServerFolder
-from fedgbo.federation.supernode import StaleConnection, start_joined, wait_joined
+from fedgbo.federation.supernode import StaleConnection, TakenPort, start_joined, wait_joined
 from tests.federation.test_certificates import listening, tls
 
 
@@ -106,7 +106,7 @@ def test_a_port_that_another_process_took_is_no_refusal(tmp_path, monkeypatch):
     log = "ERROR: [Errno 98] error while attempting to bind on address ('127.0.0.1', 33023): address already in use"
     process = SimpleNamespace(output=lambda: log, wait_for=ended)
     monkeypatch.setattr("fedgbo.federation.supernode.stop", lambda processes: None)
-    with pytest.raises(StaleConnection, match="another process has just taken the node's port on this machine"):
+    with pytest.raises(TakenPort, match="another process has just taken the node's port on this machine"):
         wait_joined(process, make_node(tmp_path / "a"), Address("127.0.0.1", 1))
 
 

@@ -26,7 +26,7 @@ from fedgbo.cli.console import (
 from fedgbo.core import ConfigError, FedGBOError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
-from fedgbo.experiments.jobs import exit_code, run_jobs
+from fedgbo.experiments.jobs import code_of, run_jobs
 from fedgbo.experiments.results import Section, summary_table
 from fedgbo.experiments.shelf import group_key, look
 from fedgbo.reports.comparison import conclusion, summarise
@@ -103,7 +103,7 @@ def compare(
     loaded = [load_run(job.out) for number, job in enumerate(todo) if number not in failed]
     if not loaded:
         error = FedGBOError(f"no run finished: {failed[0].how}")
-        error.exit_code = exit_code(failed.values())
+        error.exit_code = code_of(failed.values())
         raise error
     for number, ending in failed.items():
         err.print(f"[bold red]left out:[/] {escape(f'{todo[number].out.name}: {ending.how}')}")
@@ -114,7 +114,7 @@ def compare(
         raise
     if failed:
         say(escape(f"the finished runs are kept; to resume the others, repeat the command with --out {folder}"))
-        sys.exit(exit_code(failed.values()))
+        sys.exit(code_of(failed.values()))
 
 
 def labelled(runs: Sequence[RunData]) -> list[Group]:

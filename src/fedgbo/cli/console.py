@@ -28,6 +28,7 @@ from fedgbo.reports.table import quantity as quantity
 from fedgbo.runs.bar import bars, run_bar, score
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.ranks import speaks
+from fedgbo.runs.record import Record
 
 
 class Lines(Console):
@@ -147,6 +148,11 @@ def save_chart_if_possible(draw: Callable[[], Any], path: Path, kinds: Sequence[
     except MissingExtraError as error:
         err.print(escape(str(error)))
         return []
+
+
+def rounds_done(record: Record) -> str:
+    """Write how many rounds a run has done, and in which time."""
+    return f"{record.round} round{'' if record.round == 1 else 's'} in {record.seconds:.1f} s"
 
 
 def print_json(value: Any) -> None:

@@ -28,7 +28,7 @@ from fedgbo.cli.console import (
 from fedgbo.core import DivergenceError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
-from fedgbo.experiments.jobs import Ending, Job, exit_code, run_jobs
+from fedgbo.experiments.jobs import Ending, Job, code_of, run_jobs
 from fedgbo.experiments.paper import TABLES
 from fedgbo.experiments.paper.from_runs import FIGURES, Figure, paper_experiment, table4, table5
 from fedgbo.experiments.results import (
@@ -191,7 +191,7 @@ def _end(experiment: Experiment, found: Results) -> None:
     if found.failed:
         more = len(found.failed) - MOST_FAILURES
         say(f"{f'and {more} more; ' if more > 0 else ''}repeat the command to run what failed; the others are kept")
-        sys.exit(exit_code(ending for _, ending in found.failed))
+        sys.exit(code_of(ending for _, ending in found.failed))
     if found.diverged and not experiment.allow_divergence:
         err.print("runs diverged; if that is expected, write allow_divergence = true into the file")
         sys.exit(DivergenceError.exit_code)

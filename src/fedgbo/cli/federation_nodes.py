@@ -22,8 +22,7 @@ from fedgbo.federation.processes import Process, Service, Tail, attend, stop
 from fedgbo.federation.signatures import Welcome, say_hello
 from fedgbo.federation.superlink import REPLY_MIB, ServerFolder, start_server
 from fedgbo.federation.supernode import ConfigValue, NodeWatch, start_joined, start_node
-from fedgbo.flower.registry import MOST_CLIENTS, Registry
-from fedgbo.runs.client_numbers import client_numbers, in_words
+from fedgbo.flower.registry import MOST_CLIENTS, Registry, client_numbers, in_words
 
 _LIAR = re.compile(r"node_id=(\d+) (announced an object of the server with wrong parts)")  # in the SuperLink's log
 

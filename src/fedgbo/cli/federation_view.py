@@ -10,14 +10,14 @@ from typing import Any
 
 import typer
 
-from fedgbo.cli.console import Hangup, err, exit_code, out, print_json, say
+from fedgbo.cli.console import Hangup, err, exit_code, out, print_json, rounds_done, say
 from fedgbo.core import ConfigError, DataError, FederationError
 from fedgbo.federation.control import Control
 from fedgbo.federation.local import Running
 from fedgbo.federation.monitor import Event, EventFile, digest_of, follow, simulated
+from fedgbo.flower.registry import in_words
 from fedgbo.reports.table import quantity
 from fedgbo.runs.bar import score
-from fedgbo.runs.client_numbers import in_words
 from fedgbo.runs.folder import RunFolder
 
 LINES = {
@@ -145,8 +145,7 @@ def show_result(run: Path, check: bool) -> None:
         out.print(f"completed; {printable(run)} is on the server's file system, which this machine cannot read")
         return
     last = RunFolder.open(run).records()[-1]
-    done = f"{last.round} round{'' if last.round == 1 else 's'} in {last.seconds:.1f} s"
-    out.print(f"{score(last.accuracy, last.loss)} after {done}\n{printable(run)}")
+    out.print(f"{score(last.accuracy, last.loss)} after {rounds_done(last)}\n{printable(run)}")
     show_digests(run, check)
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import exit_code, one_run, out, print_json, say
+from fedgbo.cli.console import exit_code, one_run, out, print_json, rounds_done, say
 from fedgbo.core import ConfigError, DivergenceError, RankError
 from fedgbo.costs.closed import exchange
 from fedgbo.experiments.request import parse_value
@@ -212,10 +212,8 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
         if "error" in last.drift:
             error, bound = last.drift["error"], last.drift["bound"]
             lines[-1] += f"; gradient perturbation {error:.3g}, bound (3) estimated at {bound:.3g}"
-    done = f"{last.round} round{'' if last.round == 1 else 's'} in {last.seconds:.1f} s"
-    return "\n".join(
-        [f"{score} at round {best.round}) after {done}; {sent}, {flops}{held}", *lines, str(folder)],
-    )
+    said = f"{score} at round {best.round}) after {rounds_done(last)}; {sent}, {flops}{held}"
+    return "\n".join([said, *lines, str(folder)])
 
 
 def _other_scores(record: Record) -> str:

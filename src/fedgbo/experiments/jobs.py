@@ -63,7 +63,7 @@ class Ending:
 Tell = Callable[[News], None]
 
 
-def exit_code(endings: Iterable[Ending]) -> int:
+def code_of(endings: Iterable[Ending]) -> int:
     """Return the exit code of a command some of whose jobs failed: that of all of them, or 1 if they differ."""
     codes = {ending.exit_code for ending in endings}
     return codes.pop() if len(codes) == 1 else 1

@@ -38,7 +38,11 @@ _NEWS = (  # patterns in a node's log, and what to tell the user
 
 
 class StaleConnection(FederationError):  # noqa: N818 - ends by itself
-    """The server takes the node for connected already, or the node's port was taken; it helps to try again."""
+    """The server takes the node for connected already."""
+
+
+class TakenPort(FederationError):  # noqa: N818 - the next port is another one
+    """Another process took the node's port on this machine before the node did."""
 
 
 def start_node(
@@ -83,7 +87,7 @@ def wait_joined(process: Process, node: NodeFolder, superlink: Address) -> int:
             still = f"the server at {superlink} still considers {node.name} connected (for some seconds after a crash)"
             raise StaleConnection(still) from error
         if _TAKEN in log.lower():
-            raise StaleConnection("another process has just taken the node's port on this machine") from error
+            raise TakenPort("another process has just taken the node's port on this machine") from error
         version = next((line.strip() for line in log.splitlines() if "version" in line.lower()), "")
         for pattern, message in _REFUSALS.items():
             if re.search(pattern, log, re.IGNORECASE):
@@ -107,6 +111,10 @@ def start_joined(
                 raise FederationError(f"{error}; is it running elsewhere with the same key?") from error
             tell(f"{error}; trying again")
             time.sleep(RETRY_SECONDS)
+        except TakenPort as error:
+            if time.monotonic() > end:
+                raise
+            tell(f"{error}; trying another one")
         except BaseException:
             stop([process])
             raise

@@ -31,10 +31,10 @@ from fedgbo.engines.generators import Generators, reproducible
 from fedgbo.engines.module import Blueprint
 from fedgbo.engines.select import local_engine
 from fedgbo.flower.messenger import LOG
+from fedgbo.flower.registry import client_numbers
 from fedgbo.flower.wire import ACTION, Order, Settings, from_record, json_in, settings_in, to_record, to_reply
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
-from fedgbo.runs.client_numbers import client_numbers
 from fedgbo.runs.describe import build, find, parameters
 from fedgbo.runs.memory import ClientMemory
 from fedgbo.tasks.task import Task

@@ -6,18 +6,20 @@ server's app read it.
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.core.files import write_atomic
-from fedgbo.runs.client_numbers import client_numbers, in_words
 
 FILE = "nodes.json"
 PRIVATE_FILE = 0o600
 MOST_CLIENTS = 100_000  # up to which the numbers of two nodes are compared
+MOST_LISTED = 12  # clients in a sentence
+_PART = re.compile(r"(?P<first>\d+)(-(?P<last>\d+)|::(?P<step>[1-9]\d*))?")
 
 
 @dataclass(frozen=True)
@@ -101,3 +103,37 @@ class Registry:
         tables = {name: {k: v for k, v in asdict(node).items() if k != "name"} for name, node in nodes.items()}
         write_atomic(self.path, (json.dumps(tables, indent=1) + "\n").encode())
         self.path.chmod(PRIVATE_FILE)
+
+
+def client_numbers(text: str, clients: int) -> list[int]:
+    """Return the numbers below `clients` in a set; an open set such as `1::3` ends there, others are not cut off.
+
+    >>> client_numbers("0-2,7", 10), client_numbers("1::3", 8)
+    ([0, 1, 2, 7], [1, 4, 7])
+    """
+    numbers: set[int] = set()
+    for part in text.replace(" ", "").split(","):
+        found = _PART.fullmatch(part)
+        if found is None or int(found["last"] or found["first"]) < int(found["first"]):
+            raise ConfigError(f"clients must be numbers such as 0 or 0,3,6 or 0-4 or 1::3, not '{text}'")
+        first = int(found["first"])
+        if found["step"]:
+            numbers |= set(range(first, clients, int(found["step"])))
+        else:
+            last = min(int(found["last"] or first), max(first, clients))  # one too large is enough to be refused
+            numbers |= set(range(first, last + 1))
+    return sorted(numbers)
+
+
+def in_words(numbers: Sequence[int]) -> str:
+    """Return client numbers in words.
+
+    >>> in_words([3]), in_words([0, 2]), in_words(list(range(20)))
+    ('client 3', 'clients 0, 2', '20 clients: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...')
+    """
+    if len(numbers) == 1:
+        return f"client {numbers[0]}"
+    listed = ", ".join(map(str, numbers[:MOST_LISTED]))
+    if len(numbers) <= MOST_LISTED:
+        return f"clients {listed}" if numbers else "no clients"
+    return f"{len(numbers)} clients: {listed}, ..."

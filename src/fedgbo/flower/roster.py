@@ -12,9 +12,8 @@ from flwr.app import RecordDict
 from fedgbo.core import DataError
 from fedgbo.flower.messenger import Events, Messenger, SentMessage, pause
 from fedgbo.flower.options import Options
-from fedgbo.flower.registry import Node, Registry
+from fedgbo.flower.registry import Node, Registry, client_numbers, in_words
 from fedgbo.flower.wire import MAX_SAMPLES, Settings, json_in, to_content
-from fedgbo.runs.client_numbers import client_numbers, in_words
 
 LOOK_SECONDS = 1.0  # between looks for new nodes
 AGAIN_SECONDS = 5.0  # after which a node that was refused is asked again
