@@ -3,22 +3,35 @@
    s is the rounded sum of a and b, and (a - (s - z)) + (b - z) what that rounding lost. There are no products that a
    compiler could fuse, so the bits are those of pipeline/aggregators.py. */
 
-#define BLOCK 1024 /* numbers whose total and rest stay in the nearest cache while all vectors are added */
+#include "vectors.h"
+
+#define GROUP ((int)(BYTES / sizeof(double))) /* numbers whose total and rest stay in registers */
+#define GROUP_OF(type) type __attribute__((vector_size(GROUP * sizeof(type)), aligned(sizeof(type)), may_alias))
+typedef GROUP_OF(float) group_of_float;
+typedef GROUP_OF(double) group_of_double;
+
+#define ADD(number, a, b, r)                                                                                     \
+    do {                                                                                                         \
+        number s = (a) + (b), z = s - (a);                                                                       \
+        (r) += ((a) - (s - z)) + ((b) - z);                                                                      \
+        (a) = s;                                                                                                 \
+    } while (0)
 
 #define SUM(type)                                                                                                \
     void fedgbo_add_##type(long n, long count, const type *const *vectors, double *restrict total,               \
                            double *restrict rest) {                                                              \
-        for (long begin = 0; begin < n; begin += BLOCK) {                                                        \
-            long end = begin + BLOCK < n ? begin + BLOCK : n;                                                    \
+        long i = 0;                                                                                              \
+        for (; i + GROUP <= n; i += GROUP) {                                                                     \
+            group_of_double a = *(group_of_double *)(total + i), r = *(group_of_double *)(rest + i);             \
             for (long v = 0; v < count; v++) {                                                                   \
-                const type *restrict x = vectors[v];                                                             \
-                for (long i = begin; i < end; i++) {                                                             \
-                    double a = total[i], b = x[i], s = a + b, z = s - a;                                         \
-                    rest[i] += (a - (s - z)) + (b - z);                                                          \
-                    total[i] = s;                                                                                \
-                }                                                                                                \
+                const group_of_##type *x = (const group_of_##type *)(vectors[v] + i);                            \
+                group_of_double b = __builtin_convertvector(*x, group_of_double);                                \
+                ADD(group_of_double, a, b, r);                                                                   \
             }                                                                                                    \
+            *(group_of_double *)(total + i) = a, *(group_of_double *)(rest + i) = r;                             \
         }                                                                                                        \
+        for (; i < n; i++)                                                                                       \
+            for (long v = 0; v < count; v++) ADD(double, total[i], (double)vectors[v][i], rest[i]);              \
     }                                                                                                            \
     void fedgbo_mean_##type(long n, const double *restrict total, const double *restrict rest, double weight,    \
                             type *restrict mean) {                                                               \
