@@ -38,29 +38,35 @@ class Turn(IntEnum):
 
 
 class Cores:
-    """Lets a fixed number of threads compute at a time; the others wait, ordered by Turn and then by arrival."""
+    """Lets a fixed number of threads compute at a time; the others wait, ordered by Turn and then by arrival.
+
+    A core passes directly to the next thread, so that no other thread wakes up for it.
+    """
 
     def __init__(self, cores: int) -> None:
-        self._free = cores
-        self._waiting: list[tuple[Turn, int]] = []
+        self._free = cores  # 0 while threads wait
+        self._waiting: list[tuple[Turn, int, threading.Lock]] = []
         self._numbers = count()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     def take(self, turn: Turn) -> None:
         """Wait for a core."""
-        with self._changed:
-            me = (turn, next(self._numbers))
-            heappush(self._waiting, me)
-            self._changed.wait_for(lambda: self._free > 0 and self._waiting[0] == me)
-            heappop(self._waiting)
-            self._free -= 1
-            self._changed.notify_all()  # another core may be free for the next thread
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            closed = threading.Lock()
+            closed.acquire()
+            heappush(self._waiting, (turn, next(self._numbers), closed))
+        closed.acquire()  # until `give` opens it
 
     def give(self) -> None:
-        """Release the core."""
-        with self._changed:
-            self._free += 1
-            self._changed.notify_all()
+        """Pass the core on."""
+        with self._lock:
+            if self._waiting:
+                heappop(self._waiting)[2].release()
+            else:
+                self._free += 1
 
     @contextmanager
     def one(self, turn: Turn) -> Iterator[None]:
@@ -129,7 +135,7 @@ class ThreadedEngine:
         parts = pauses(len(order), self.workers)[: self._most]
         whole, cut = order[: len(order) - len(parts)], order[len(order) - len(parts) :]
         begun: deque[Future[Upload]] = deque()
-        with self.plain.unshared_draws(), _finished(begun):
+        with self.plain.isolated(work), _finished(begun):
             for (client, k), part in zip(cut, parts, strict=True):
                 pause = Pause(round(part * k), self._wait)
                 begun.append(self._threads.submit(self._on_a_model, update, (client, k, pause), Turn.BEFORE))
