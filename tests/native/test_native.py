@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import fedgbo
 from fedgbo import native
 from fedgbo.core.optimiser import AffineStep
-from fedgbo.core.random import name_of, permutation
+from fedgbo.core.random import permutation
+from fedgbo.engines.batches import PURPOSE
 from fedgbo.native import build, step_in_place
 from tests.examples import AFFINE, OPTIMISERS
 
@@ -128,10 +129,10 @@ def test_can_be_switched_off():
     assert run(**{native.SWITCH: "0"}) == "torch"
 
 
-def walked(name, samples, length):
+def walked(seed, t, client, samples, length):
     """Return the walk of the C code, or None where it refuses."""
     rows = np.full(length + 1, -1, np.int64)
-    done = native.library().fedgbo_walk(name, samples, length, rows.ctypes.data)
+    done = native.library().fedgbo_walk(seed, PURPOSE, t, client, samples, length, rows.ctypes.data)
     assert rows[-1] == -1  # nothing is written after the end
     return rows[:-1].tolist() if done else None
 
@@ -149,19 +150,19 @@ def test_a_walk_is_one_permutation_after_the_other(samples, laps, seed, t, clien
     length = max(1, int(samples * laps))
     orders = [permutation(samples, seed, "batches", t, client, lap) for lap in range(-(-length // samples))]
     expected = np.concatenate(orders)[:length].tolist()
-    assert walked(name_of(seed, "batches", t, client), samples, length) == expected
+    assert walked(seed, t, client, samples, length) == expected
 
 
 @compiled
 @pytest.mark.parametrize("samples", [1, 2, 31, 1023, 1024, 1025])  # 1024: from one way of sorting to the other
 def test_walks_around_the_change_of_sorting(samples):
     orders = [permutation(samples, 5, "batches", 1, 2, lap) for lap in range(2)]
-    assert walked(name_of(5, "batches", 1, 2), samples, 2 * samples) == np.concatenate(orders).tolist()
+    assert walked(5, 1, 2, samples, 2 * samples) == np.concatenate(orders).tolist()
 
 
 @compiled
 def test_there_is_no_walk_through_no_samples():
-    assert walked(1, 0, 5) is None
+    assert walked(1, 0, 0, samples=0, length=5) is None
 
 
 @pytest.fixture(params=["native", "torch"])

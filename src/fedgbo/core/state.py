@@ -27,8 +27,12 @@ class State:
     @property
     def nbytes(self) -> int:
         """The size of this state in bytes when it is sent."""
-        own = self.params.nbytes + (0 if self.buffers is None else self.buffers.nbytes)
-        return sum((x.nbytes for x in self.stats.values()), own)
+        return sum([x.nbytes for x in self.vectors()])
+
+    def vectors(self) -> tuple[Tensor, ...]:
+        """All vectors, in no particular order."""
+        model = (self.params,) if self.buffers is None else (self.params, self.buffers)
+        return (*model, *self.stats.values())
 
     def tensors(self) -> dict[str, Tensor]:
         """All vectors by name: `params`, `buffers`, then `stats.<name>` in the order of their names."""
@@ -43,9 +47,8 @@ class State:
 
     def to(self, dtype: torch.dtype) -> "State":
         """Round every vector to `dtype`."""
-        if self.params.dtype == dtype and all(x.dtype == dtype for x in self.tensors().values()):
-            return self
-        return self._each(lambda x: x.to(dtype))
+        same = [x.dtype == dtype for x in self.vectors()]
+        return self if all(same) else self._each(lambda x: x.to(dtype))
 
     def on(self, device: torch.device | str) -> "State":
         """Move every vector to `device`."""
@@ -57,8 +60,7 @@ class State:
 
     def versions(self) -> tuple[int, ...]:
         """Return how often torch has written into each vector; it does not count that in inference mode."""
-        vectors = (self.params, *self.stats.values())
-        return tuple(0 if x.is_inference() else x._version for x in vectors)
+        return tuple([0 if x.is_inference() else x._version for x in self.vectors()])
 
     def with_buffers(self, buffers: Tensor | None) -> "State":
         """Return the same parameters and statistics with these buffers."""

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 import torch
 
-from fedgbo.core import Rows, name_of, permutation
+from fedgbo.core import Rows, permutation
 from fedgbo.native import library
+
+PURPOSE = crc32(b"batches")  # of the random stream, as name_of has it
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def walk(samples: int, length: int, seed: int, t: int, client: int) -> Rows:
     native = library()
     if native is not None:
         rows = torch.empty(length, dtype=torch.int64)  # torch gives its address faster than numpy
-        if native.fedgbo_walk(name_of(seed, "batches", t, client), samples, length, rows.data_ptr()):
+        if native.fedgbo_walk(seed, PURPOSE, t, client, samples, length, rows.data_ptr()):
             return rows.numpy()
     laps = [permutation(samples, seed, "batches", t, client, lap) for lap in range(-(-length // samples))]
     return np.concatenate(laps)[:length]

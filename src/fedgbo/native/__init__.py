@@ -54,7 +54,7 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     number, size, address = ctypes.c_int, ctypes.c_long, ctypes.c_void_p
     loaded.fedgbo_lanes.argtypes = []
     loaded.fedgbo_compiler.restype = ctypes.c_char_p
-    loaded.fedgbo_walk.argtypes = [ctypes.c_uint64, size, size, address]
+    loaded.fedgbo_walk.argtypes = [ctypes.c_uint64] * 4 + [size, size, address]
     loaded.fedgbo_walk.restype = size
     loaded.fedgbo_conv_forward.argtypes = [number] * 8 + [address] * 6
     loaded.fedgbo_conv_backward.argtypes = [number] * 7 + [address] * 7

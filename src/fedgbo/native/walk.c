@@ -1,4 +1,4 @@
-/* The order in which a client goes through its samples; core/random.py has the definition (permutation) and
+/* The order in which a client goes through its samples; core/random.py has the definition (permutation, name_of) and
    engines/batches.py the use. Lap l is the order of 0 ... n - 1 by hash: SplitMix64 of (sample ^ name of the lap). */
 
 #include <stdint.h>
@@ -36,10 +36,11 @@ static void shell_sort(entry *order, long n) {
         }
 }
 
-/* Fill rows with `count` samples of the client's walk, from its beginning on; `name` is that of seed, purpose, round and
-   client. Returns 0 without samples or memory. */
-long fedgbo_walk(uint64_t name, long n, long count, int64_t *rows) {
+/* Fill rows with `count` samples of a client's walk in round t, from its beginning on; seed, purpose, t and client name its
+   random stream. Returns 0 without samples or memory. */
+long fedgbo_walk(uint64_t seed, uint64_t purpose, uint64_t t, uint64_t client, long n, long count, int64_t *rows) {
     if (n < 1) return 0; /* no walk through nothing */
+    uint64_t name = mixed(mixed(mixed(mixed(seed) ^ purpose) ^ t) ^ client); /* name_of */
     entry *order = malloc(n * sizeof *order);
     if (order == NULL) return 0;
     for (long at = 0, lap = 0; at < count; lap++) {
