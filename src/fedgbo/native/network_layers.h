@@ -118,9 +118,11 @@ static void conv_input_grad(const layer *l, const real *grad, real *wide, real *
 
 /* grad (h, w, made) of the output; d_in (H, W, stored), or null where no gradient is needed */
 static void conv_backward(const layer *l, const real *in, const real *grad, real *wide, real *d_in) {
-    if (l->bias.size)
-        for (long p = 0; p < (long)l->h * l->w; p++)
-            for (int o = 0; o < l->made; o++) l->bias_grad[o] += grad[p * l->made + o];
+    for (int o = 0; o < l->made && l->bias.size; o += LANES) {
+        vec sum = load(l->bias_grad + o);
+        for (long p = 0; p < (long)l->h * l->w; p++) sum += load(grad + p * l->made + o);
+        store(l->bias_grad + o, sum);
+    }
     for (int i = 0; i < l->kh; i++) {
         real *to = l->weight_grad + (long)i * l->kw * l->stored * l->made;
         job j = {.a = in + i * l->row, .row = 1, .step = (long)l->sw * l->stored, .jump = l->sh * l->row,

@@ -122,9 +122,8 @@ INLINE void dot_tile(int rows, int columns, const dot_job *j, int m0, int n0) {
     for (int m = 0; m < rows; m++)
 #pragma GCC unroll 6
         for (int n = 0; n < columns; n++) {
-            real total = j->bias == NULL ? 0 : j->bias[n0 + n];
-            for (int l = 0; l < LANES; l++) total += sums[m][n][l];
-            j->out[(m0 + m) * j->out_row + n0 + n] = total;
+            real bias = j->bias == NULL ? 0 : j->bias[n0 + n];
+            j->out[(m0 + m) * j->out_row + n0 + n] = bias + total(sums[m][n]);
         }
 }
 

@@ -38,4 +38,11 @@ typedef whole ivec __attribute__((vector_size(BYTES), aligned(sizeof(real)), may
 INLINE vec load(const real *from) { return *(const vec *)from; }
 INLINE void store(real *to, vec x) { *(vec *)to = x; }
 INLINE vec all(real x) { return x - (vec){0}; }
+INLINE real total(vec x) { /* in halves, which do not wait for each other */
+    real part[LANES];
+    store(part, x);
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++) part[l] += part[l + half];
+    return part[0];
+}
 INLINE vec pick(ivec mask, vec yes, vec no) { return (vec)(((ivec)yes & mask) | ((ivec)no & ~mask)); }
