@@ -72,7 +72,7 @@ class Proxy:
     def __init__(self, registry: Registry, superlink: httpx.AsyncClient, limits: Limits) -> None:
         self._registry, self._superlink, self._limits = registry, superlink, limits
         self._nodes: dict[str, Node] = {}  # by key
-        self._read = 0.0  # when the registry's file was written that was read last
+        self._read: tuple[int, int] | None = None  # version of the registry's file that was read last
         self._accounts: dict[str, Account] = {}
         self._counts: Counter[tuple[str, str]] = Counter()  # by what and node
         self._runs = RunCounts(ServerFolder(registry.path.parent))
@@ -132,9 +132,10 @@ class Proxy:
 
     def _registered(self) -> Mapping[str, Node]:
         """Return the registered nodes by key, as the registry has them now."""
-        changed = self._registry.path.stat().st_mtime if self._registry.path.exists() else 0.0
-        if changed != self._read:
-            self._nodes, self._read = {node.key: node for node in self._registry.nodes().values()}, changed
+        about = self._registry.path.stat() if self._registry.path.exists() else None
+        version = about and (about.st_mtime_ns, about.st_ino)  # two changes may have the same time
+        if version != self._read:
+            self._nodes, self._read = {node.key: node for node in self._registry.nodes().values()}, version
         return self._nodes
 
     async def _throttle(self, node: Node, calls: float = 1.0) -> Account:
