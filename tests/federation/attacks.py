@@ -2,9 +2,11 @@
 
     python -m tests.federation.attacks KEY ADDRESS CA SECONDS
 
-joins with the node's private key, offers client 1, and answers each order with three messages: one without an end of
-its time, which Flower could not read again, one that is no reply, and one that announces the objects of the orders to
-come with parts that do not exist, in order to make Flower refuse them.
+joins with the node's private key and offers client 1. It confirms each message before it has pulled it, so that Flower
+would delete it while the server sends it. It answers each order with four messages: the order itself, for which Flower
+would end the server's transfers, one without an end of its time, which Flower could not read again, one that is no
+reply, and one that announces the objects of the orders to come with parts that do not exist, in order to make Flower
+refuse them.
 """
 
 import json
@@ -22,16 +24,18 @@ from flwr.app import Message as AppMessage
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.proto.node_pb2 import Node
+from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import message_to_proto
 
+ORDER, REPLY = "a" * 64, "0" * 64  # ids
 
-def reply_of(node, objects, sender=None, to="an order", runtime=0.0, **more):
+
+def reply_of(node, objects, sender=None, to=ORDER, runtime=0.0, root=REPLY, **more):
     """A reply with many objects, of the node with this id, as bytes; `more` goes into its metadata."""
-    tree = ObjectTree(object_id="0" * 64)
+    tree = ObjectTree(object_id=root)
     tree.children.extend(ObjectTree(object_id=f"{number:064x}") for number in range(objects))
-    message = Message(
-        metadata=Metadata(src_node_id=node, run_id=1, message_id="0" * 64, reply_to_message_id=to, **more)
-    )
+    about = {"message_id": REPLY, "reply_to_message_id": to, **more}
+    message = Message(metadata=Metadata(src_node_id=node, run_id=1, **about))
     request = PushMessagesRequest(
         node=Node(node_id=sender or node), messages_list=[message], clientapp_runtime_list=[runtime]
     )
@@ -65,6 +69,13 @@ def without_end(message):
     return made
 
 
+def as_the_order(message):
+    """A reply with the id of the message that it answers."""
+    made = message_to_proto(message)
+    made.metadata.message_id = made.metadata.reply_to_message_id
+    return made
+
+
 def main(key, address, ca, seconds):
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
     from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
@@ -80,6 +91,8 @@ def main(key, address, ca, seconds):
                 continue
             about, tree = got
             run = about.metadata.run_id
+            with suppress(httpx.HTTPError, RunNotRunningException):
+                confirm(run, tree.object_id)
             message = pull_and_inflate_object_from_tree(
                 tree,
                 lambda one, run=run: pull(run, one),
@@ -94,12 +107,13 @@ def main(key, address, ca, seconds):
             reply.metadata.__dict__["_message_id"] = reply.object_id
             if "order" in record:
                 order = json.loads(record["order"])
-                for change in (without_end, as_the_server):
+                whole = get_object_tree(reply)
+                for change, objects in ((as_the_order, tree), (without_end, whole), (as_the_server, whole)):
                     with (
                         patch("flwr.supernode.fleet_http_connection.message_to_proto", change),
-                        suppress(httpx.HTTPError),
+                        suppress(httpx.HTTPError, RunNotRunningException),
                     ):
-                        send(reply, get_object_tree(reply), 0.1)
+                        send(reply, objects, 0.1)
                 send(reply, poisoned(reply.object_id, record["settings"], order), 0.1)
                 print("poisoned after round", order["round"] + 1, flush=True)
             else:

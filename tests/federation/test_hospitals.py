@@ -5,9 +5,11 @@ import re
 import shlex
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -124,6 +126,7 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     site.do(shlex.split(allow))
     wait_for(lambda: "round 1 of 5 done" in out.read_text() or run.poll() is not None, 180)
     attack(site, port)
+    lock_the_database(ServerFolder(site.folder / "server"))
     assert "hospital-a" in site.do(["federation", "nodes", "server"])
     wait_for(lambda: run.poll() is not None, 240)
     site.running.remove(run)
@@ -167,11 +170,26 @@ def guesses_the_next_orders(site, port):
         attacker.kill()
     assert "poisoned after round 1\n" in attacker.communicate()[0]
     number = Registry(site.folder / "server").nodes()["hospital-b"].id
-    for reason in ("it sent a time of nan seconds", "it sent a message that is no reply, as only the server may"):
-        refused = f"hospital-b: /v1/fleet/push-messages refused: {reason}"
+    for call, reason in (
+        ("confirm-message-received", "it confirmed a message of which it has not pulled all objects"),
+        ("push-messages", "it sent the server's message as its reply"),
+        ("push-messages", "it sent a time of nan seconds"),
+        ("push-messages", "it sent a message that is no reply, as only the server may"),
+    ):
+        refused = f"hospital-b: /v1/fleet/{call} refused: {reason}"
         assert refused in (site.folder / "server" / "proxy.log").read_text()
     log = ServerFolder(site.folder / "server").log.read_text()
     assert f"node_id={number} announced an object of the server with wrong parts" in log
+
+
+def lock_the_database(server):
+    """A database that is locked for longer than Flower waits for it, as by a flood of replies, ends no process."""
+    with closing(sqlite3.connect(server.path / "superlink.db", timeout=60, isolation_level=None)) as database:
+        database.execute("BEGIN IMMEDIATE")
+        wait_for(lambda: re.search(r'POST /v1/runtime/[a-z-]+ HTTP/1.1" 50', server.log.read_text()), 60)
+        database.execute("ROLLBACK")
+    assert re.search(r'POST /v1/runtime/[a-z-]+ HTTP/1.1" 503', server.log.read_text())
+    assert "superexec ended" not in server.app_log.read_text()
 
 
 def command_line(pid):
@@ -196,7 +214,7 @@ def attack(site, port):
             connection.close()
         assert "a stranger at 127.0.0.2: connections beyond 400 are closed" in server.proxy_log.read_text()
     assert "hospital-b: /v1/control/start-run refused" in server.proxy_log.read_text()
-    too_large = "the reply's message has more than the allowed 1048576 bytes"
+    too_large = "the request has more than the allowed 1048576 bytes"
     assert f"hospital-b: /v1/fleet/push-messages refused: {too_large}" in server.proxy_log.read_text()
     with httpx.Client(
         base_url=f"https://{server.control()}",

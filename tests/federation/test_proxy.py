@@ -10,25 +10,34 @@ from contextlib import suppress
 import httpx
 import pytest
 import uvicorn
+from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
+    PullMessagesResponse,
     PushMessagesRequest,
     PushMessagesResponse,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ObjectTree,
+    PullObjectRequest,
+    PullObjectResponse,
+    PushObjectRequest,
+)
+from flwr.proto.run_pb2 import GetRunRequest
 
 from fedgbo.federation import guard
 from fedgbo.federation.credentials import make_node, read_public_key
 from fedgbo.federation.guard import Limits
-from fedgbo.federation.proxy import SILENT_SECONDS, Proxy
+from fedgbo.federation.proxy import SILENT_SECONDS, Proxy, send_answer
 from fedgbo.federation.signatures import HELLO, TIME, sign
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.messenger import Events
 from fedgbo.flower.registry import Registry
 from tests.cli.test_processes import wait_for
-from tests.federation.attacks import reply_of
+from tests.federation.attacks import ORDER, REPLY, reply_of
 
 PUSH = "/v1/fleet/push-messages"
 
@@ -40,6 +49,7 @@ class Door:
         self.node, self.stranger = make_node(folder / "hospital-a"), make_node(folder / "stranger")
         Registry(folder).add("hospital-a", 7, read_public_key(self.node.public_key), "0-2")
         self.status, self.passed, self.wanted = 200, [], ["an object"]  # the objects that are still to be sent
+        self.answer = b""
         superlink = httpx.AsyncClient(base_url="https://superlink", transport=httpx.MockTransport(self._superlink))
         self.proxy = Proxy(Registry(folder), superlink, limits)
 
@@ -47,8 +57,9 @@ class Door:
         if self.status is None:
             raise httpx.ConnectError("refused")
         self.passed.append((request.url.path, request.content))
+        self.headers = dict(request.headers)
         wanted = PushMessagesResponse(objects_to_push=self.wanted).SerializeToString()
-        return httpx.Response(self.status, content=wanted if request.url.path == PUSH else b"answer")
+        return httpx.Response(self.status, content=wanted if request.url.path == PUSH else self.answer)
 
     def call(self, path, content=b"", headers=None, method="POST", client=("10.0.0.9", 1)):
         async def go():
@@ -79,9 +90,10 @@ def door(tmp_path):
 
 
 def test_calls_of_a_registered_node_are_passed_on(door):
-    answer = door.call("/v1/fleet/pull-messages", b"request")
+    request, door.answer = GetRunRequest(run_id=1).SerializeToString(), b"answer"
+    answer = door.call("/v1/fleet/get-run", request)
     assert (answer.status_code, answer.content) == (200, b"answer")
-    assert door.passed == [("/v1/fleet/pull-messages", b"request")]
+    assert door.passed == [("/v1/fleet/get-run", request)]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +164,7 @@ def test_a_reply_with_too_many_objects_is_refused_and_named(door, caplog):
     )
     answer = door.call(PUSH, reply_of(7, objects=100_000))
     assert answer.status_code == 413
-    assert "refused: the reply's message has more than the allowed 1048576 bytes" in caplog.text
+    assert "refused: the request has more than the allowed 1048576 bytes" in caplog.text
 
 
 def test_a_path_cannot_forge_a_line_of_the_log(door, caplog):
@@ -166,6 +178,9 @@ def test_a_path_cannot_forge_a_line_of_the_log(door, caplog):
         (reply_of(8, objects=1), 403, "in the name of another node"),
         (reply_of(7, objects=1, to=""), 400, "a message that is no reply, as only the server may"),
         (reply_of(7, objects=1, message_type="train\0"), 400, "is not a short text"),
+        (reply_of(7, objects=1, to="an order\nWARNING"), 400, "an id that is not a SHA-256"),
+        (reply_of(7, objects=1, root="1" * 64), 400, "a reply with the objects of another message"),
+        (reply_of(7, objects=1, message_id="x", root="x"), 400, "an id that is not a SHA-256"),
         (b"\xff\xff\xff", 400, "not a Flower message"),
         (PushMessagesRequest(message_object_trees=[ObjectTree()] * 2).SerializeToString(), 400, "0 replies in one"),
     ],
@@ -196,31 +211,100 @@ def test_times_that_are_none_are_refused_and_named(door, call, body, caplog):
     assert not door.passed
 
 
+def piece(size, session="0123abcd-0123-0123-0123-0123456789ab", one=REPLY):
+    """A part of a reply, as bytes of this number."""
+    request = PushObjectRequest(object_id=one, session_id=session)
+    request.object_content = b"x" * (size - request.ByteSize() - 3)
+    assert request.ByteSize() == size
+    return request.SerializeToString()
+
+
 def test_large_requests_and_replies_are_refused(tmp_path):
-    door = Door(tmp_path, Limits(request_bytes=1000, reply_bytes=1500))
-    assert "1001 bytes, at most 1000" in door.call("/v1/fleet/push-object", b"x" * 1001).text
+    door, push = Door(tmp_path, Limits(request_bytes=1000, reply_bytes=1500)), "/v1/fleet/push-object"
+    assert "1001 bytes, at most 1000" in door.call(push, piece(1001)).text
 
     async def pieces():
         for _ in range(20):
             yield b"x" * 100
 
-    assert "more than the allowed 1000 bytes" in door.call("/v1/fleet/push-object", pieces()).text
-    assert door.call("/v1/fleet/push-object", b"x" * 900).status_code == 200
-    assert "the reply has more than the allowed 1500 bytes" in door.call("/v1/fleet/push-object", b"x" * 900).text
+    assert "more than the allowed 1000 bytes" in door.call(push, pieces()).text
+    assert door.call(push, piece(900)).status_code == 200
+    assert "the reply has more than the allowed 1500 bytes" in door.call(push, piece(900)).text
     for to, wanted, status in (
-        ("m1", [], 413),  # the SuperLink did not take it
-        ("m1", ["an object"], 200),  # a new reply begins
-        ("m1", ["an object"], 413),  # it does not begin twice
-        ("m2", ["an object"], 200),
+        ("1" * 64, [], 413),  # the SuperLink did not take it
+        ("1" * 64, ["an object"], 200),  # a new reply begins
+        ("1" * 64, ["an object"], 413),  # it does not begin twice
+        ("2" * 64, ["an object"], 200),
     ):
         door.wanted = wanted
         assert door.call(PUSH, reply_of(7, objects=1, to=to)).status_code == 200
-        assert door.call("/v1/fleet/push-object", b"x" * 900).status_code == status
+        assert door.call(push, piece(900)).status_code == status
 
 
-def test_a_header_that_is_not_ascii_is_not_passed_on(door):
-    strange = [*sign(door.node).items(), ("x-name", "caf\xe9".encode("latin-1"))]
+@pytest.mark.parametrize(
+    ("call", "request_"),
+    [
+        ("get-fab", GetFabRequest(hash_str="x\nWARNING node_id=8 announced")),
+        ("pull-object", PullObjectRequest(object_id="A" * 64)),
+        ("push-object", PushObjectRequest(object_id="x" * 10**6)),
+        ("confirm-message-received", ConfirmMessageReceivedRequest(message_object_id="")),
+    ],
+)
+def test_ids_that_are_none_do_not_reach_flowers_log(door, call, request_, caplog):
+    assert door.call(f"/v1/fleet/{call}", request_.SerializeToString()).status_code == 400
+    assert f"hospital-a: /v1/fleet/{call} refused: it sent an id that is not a SHA-256" in caplog.text
+    assert not door.passed
+
+
+def test_an_object_needs_the_session_of_its_reply(door, caplog):
+    """Without one, Flower takes it for an object that the server is about to send, and then refuses the server's."""
+    assert door.call("/v1/fleet/push-object", piece(200, session="")).status_code == 400
+    assert "hospital-a: /v1/fleet/push-object refused: it sent an object without the session" in caplog.text
+    assert not door.passed
+
+
+def test_a_node_confirms_messages_that_it_has_once(door, caplog):
+    """Flower deletes what is confirmed, though the server may still be sending it, to others as well."""
+
+    def confirm(message=ORDER):
+        door.passed.clear()
+        request = ConfirmMessageReceivedRequest(message_object_id=message).SerializeToString()
+        return door.call("/v1/fleet/confirm-message-received", request).status_code, len(door.passed)
+
+    def pull(one, available):
+        door.answer = PullObjectResponse(object_found=True, object_available=available).SerializeToString()
+        door.call("/v1/fleet/pull-object", PullObjectRequest(object_id=one).SerializeToString())
+
+    order = ObjectTree(object_id=ORDER, children=[ObjectTree(object_id="b" * 64)])
+    assert confirm() == (200, 0)  # of another node, or from before a restart of the proxy
+    assert "hospital-a: it confirmed a message that it was not sent; this is ignored" in caplog.text
+    door.answer = PullMessagesResponse(message_object_trees=[order]).SerializeToString()
+    door.call("/v1/fleet/pull-messages")
+    for one, available in ((ORDER, True), ("b" * 64, False)):
+        assert confirm() == (403, 0)
+        pull(one, available)
+    assert confirm() == (403, 0)
+    refused = "hospital-a: /v1/fleet/confirm-message-received refused: it confirmed a message of which it has not"
+    assert refused in caplog.text
+    pull("b" * 64, True)
+    assert confirm() == (200, 1)
+    assert confirm() == (200, 0)
+    assert door.call(PUSH, reply_of(7, 1, message_id=ORDER, root=ORDER)).status_code == 403
+    assert "hospital-a: /v1/fleet/push-messages refused: it sent the server's message as its reply" in caplog.text
+
+
+def test_the_objects_of_a_reply_count_as_calls(tmp_path):
+    door = Door(tmp_path, Limits(calls=100.0, burst=5.0, objects_per_call=4.0))
+    began = time.monotonic()
+    assert door.call(PUSH, reply_of(7, objects=99)).status_code == 200
+    assert time.monotonic() - began > 0.2  # 1 + 25 calls
+
+
+def test_only_flowers_headers_are_passed_on(door):
+    strange = [*sign(door.node).items(), ("x-name", "caf\xe9".encode("latin-1")), ("x-forwarded-for", "10.0.0.1")]
     assert door.call("/v1/fleet/pull-messages", headers=strange).status_code == 200
+    assert "flwr-signature" in door.headers
+    assert not {"x-name", "x-forwarded-for"} & door.headers.keys()
 
 
 def test_a_node_that_calls_too_often_is_slowed_down(tmp_path):
@@ -244,7 +328,8 @@ def test_an_error_of_the_superlink_becomes_one_that_nodes_retry(door, status):
 
 
 def test_health_and_metrics(door):
-    door.call("/v1/fleet/pull-messages", b"12345")
+    request, door.answer = GetRunRequest(run_id=2**27).SerializeToString(), b"answer"
+    door.call("/v1/fleet/get-run", request)
     door.call("/v1/control/start-run")
     for _ in range(3):
         assert door.call("/health", method="GET", headers={}).json() == {"status": "ok"}
@@ -284,14 +369,16 @@ def test_a_node_that_was_removed_is_refused_at_once(door, tmp_path):
 
 
 @pytest.fixture
-def served(monkeypatch):
-    """A real server with the proxy's connections, on loopback and without TLS; its answers take 0.5 s."""
+def served(monkeypatch, request):
+    """A real server with the proxy's connections, on loopback and without TLS; its answers take 0.5 s.
+
+    The parameter is the number of bytes of an answer.
+    """
     monkeypatch.setattr("fedgbo.federation.guard.IDLE_SECONDS", 0.2)
 
     async def app(scope, receive, send):
         await asyncio.sleep(0.5)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await send_answer(send, 200, bytes(getattr(request, "param", 2)))
 
     door = guard.Door("127.0.0.1", 0, 10, 10, print)
     config = uvicorn.Config(app, http=guard.Connection, loop="asyncio", lifespan="off", log_level="error", ws="none")
@@ -322,3 +409,15 @@ def test_headers_without_end_are_refused(served, header):
     with socket.create_connection(served, timeout=10) as connection, suppress(ConnectionError):
         connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n" + header)
         assert connection.recv(1000)[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 431")
+
+
+@pytest.mark.parametrize("served", [10**8], indirect=True)
+def test_an_answer_that_is_not_read_neither_fills_memory_nor_stays(served, monkeypatch):
+    monkeypatch.setattr("fedgbo.federation.proxy.SECONDS", 0.3)
+    with socket.create_connection(served, timeout=10) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        time.sleep(1.5)
+        received = 0
+        while part := connection.recv(2**20):
+            received += len(part)
+        assert 0 < received < 5 * 10**7  # what the system had taken

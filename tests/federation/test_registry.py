@@ -1,11 +1,17 @@
 """Which nodes may host which clients, and which apps a node's operators allowed."""
 
 import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from fedgbo.core.errors import ConfigError, RunFolderError
 from fedgbo.federation.apps import AppNotAllowed, Apps
+from fedgbo.federation.control import Control
+from fedgbo.federation.network import Address
+from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.registry import Registry, client_numbers
 
 
@@ -93,3 +99,22 @@ def test_pins_allow_some_apps_and_refuse_the_others(tmp_path):
     (tmp_path / "apps" / f"{SHA}.json").write_text("{")
     with pytest.raises(AppNotAllowed, match="cannot be read; remove it to be asked again"):
         apps.check(APP, SHA, {})
+
+
+def test_operators_who_register_nodes_at_the_same_time_lose_none(tmp_path):
+    """The SuperLink takes a moment, in which others may read the same registry."""
+
+    def register(number, clients):
+        client = SimpleNamespace(RegisterNode=lambda request: time.sleep(0.05) or SimpleNamespace(node_id=number))
+        control = Control(ServerFolder(tmp_path), Address("127.0.0.1", 1), client)
+        try:
+            return control.register(Registry(tmp_path), b"key %d" % number, f"hospital-{number}", clients)
+        except ConfigError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(register, range(6), map(str, range(6))))
+        assert len(Registry(tmp_path).nodes()) == 6
+        both = list(pool.map(register, (6, 7), ("9", "9")))
+    assert sorted(map(str, both))[0] == "True"
+    assert "client 9" in sorted(map(str, both))[1]

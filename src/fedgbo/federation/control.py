@@ -67,15 +67,16 @@ class Control:
 
     def register(self, registry: Registry, public_key: bytes, name: str, clients: str) -> bool:
         """Register a node for these clients, or change the clients of one; return whether it is new."""
-        registry.check_new(name, public_key, clients)
-        new = name not in registry.nodes()
-        try:
-            number = int(self._call("RegisterNode", public_key=public_key, name=name).node_id)
-        except _RefusedError as error:
-            if error.code != KEY_IN_USE:
-                raise
-            number = self._known_to_flower(public_key)
-        registry.add(name, number, public_key, clients)
+        with registry.locked():
+            registry.check_new(name, public_key, clients)
+            new = name not in registry.nodes()
+            try:
+                number = int(self._call("RegisterNode", public_key=public_key, name=name).node_id)
+            except _RefusedError as error:
+                if error.code != KEY_IN_USE:
+                    raise
+                number = self._known_to_flower(public_key)
+            registry.add(name, number, public_key, clients)
         self.server.audit("register", node=name, key=fingerprint(public_key), clients=clients)
         return new
 
@@ -84,7 +85,8 @@ class Control:
 
         Flower keeps it: it would never again accept a key that was removed there, and the node could not come back.
         """
-        node = registry.remove(name)
+        with registry.locked():
+            node = registry.remove(name)
         self.server.audit("unregister", node=name, key=node.fingerprint)
 
     def _known_to_flower(self, public_key: bytes) -> int:

@@ -1,25 +1,45 @@
 """What those who call the proxy may do: connections, the size of requests, and the contents of a node's calls."""
 
 import asyncio
+import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, PushMessagesRequest
+from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeRequest,
+    DeactivateNodeRequest,
+    PullMessagesRequest,
+    PushMessagesRequest,
+)
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
+from flwr.proto.run_pb2 import GetRunRequest
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 IDLE_SECONDS = 60.0  # after which a connection is closed on which no request begins, or none is completed
 HEARTBEAT_SECONDS = 300.0  # at most between two heartbeats of a node; Flower's have 30
 LONGEST = 200  # of texts in a reply, in characters
 LATEST = 1e10  # of times in seconds since 1970
-PARSED: Mapping[str, Any] = {  # requests whose contents are checked
-    "push-messages": PushMessagesRequest,
+BUFFERED = 2**16  # bytes of an answer that wait for a slow reader
+MESSAGES = 100  # that a node was sent lately, of which the proxy knows the objects
+CALLS: Mapping[str, Any] = {  # that a node may make, with their requests
     "activate-node": ActivateNodeRequest,
+    "deactivate-node": DeactivateNodeRequest,
     "send-node-heartbeat": SendNodeHeartbeatRequest,
+    "pull-messages": PullMessagesRequest,
+    "push-messages": PushMessagesRequest,
+    "get-run": GetRunRequest,
+    "get-fab": GetFabRequest,
+    "push-object": PushObjectRequest,
+    "pull-object": PullObjectRequest,
+    "confirm-message-received": ConfirmMessageReceivedRequest,
 }
+_ID = re.compile("[0-9a-f]{64}")  # a SHA-256
+_SESSION = re.compile("[0-9a-f-]{36}")  # a UUID
 
 
 @dataclass(frozen=True)
@@ -28,11 +48,12 @@ class Limits:
 
     request_bytes: int = 8 * 2**20  # Flower splits arrays into pieces of 5 MiB
     together: int = 16  # requests in memory at the same time; Flower's nodes send three
-    message_bytes: int = 2**20  # a reply's message, which names its objects in 80 bytes each
+    message_bytes: int = 2**20  # any request but an object; a reply's message names its objects in 80 bytes each
     objects: int = 4096  # records, arrays and pieces of arrays in a reply
     reply_bytes: int = 4 * 2**30  # all objects of a reply
     calls: float = 200.0  # a second
     burst: float = 400.0  # calls at once
+    objects_per_call: float = 4.0  # announced objects that cost the SuperLink as much as a call
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not an error of the server
@@ -43,46 +64,107 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of the server
         self.status = status
 
 
-def check_request(call: str, body: bytes, node: int, reply_bytes: int, limits: Limits) -> None:
-    """Raise Refused if a request of the node with this id exceeds the limits, or has contents that harm others.
+class Inbox:
+    """The messages that a node was sent lately, and the objects of each that it has not pulled yet."""
 
-    `reply_bytes` is the size of all objects that belong to its reply so far.
+    def __init__(self) -> None:
+        self._missing: dict[str, set[str] | None] = {}  # None: it has confirmed the message
+
+    def add(self, message: ObjectTree) -> None:
+        """Note that the node was sent a message with these objects."""
+        self._missing[message.object_id] = {tree.object_id for tree in _trees(message)}
+        while len(self._missing) > MESSAGES:
+            del self._missing[next(iter(self._missing))]
+
+    def pulled(self, one: str) -> None:
+        """Note that the node has pulled an object."""
+        for missing in filter(None, self._missing.values()):
+            missing.discard(one)
+
+    def confirm(self, message: str) -> bool:
+        """Whether the node has this message and confirms it for the first time; raise Refused if parts are missing."""
+        missing = self._missing.get(message)
+        if missing:  # Flower would delete objects that the server is about to send, and end the transfer to all nodes
+            raise Refused(403, "it confirmed a message of which it has not pulled all objects")
+        if missing is not None:
+            self._missing[message] = None
+        return missing is not None
+
+    def __contains__(self, message: str) -> bool:
+        return message in self._missing
+
+
+def read_request(call: str, body: bytes, limits: Limits) -> Any:
+    """Return a request as Flower's message; raise Refused if it is none, or too large, or its ids are no ids.
+
+    Flower writes the ids into its log, whatever they are.
     """
-    if call == "push-object" and reply_bytes > limits.reply_bytes:
-        raise Refused(413, f"the reply has more than the allowed {limits.reply_bytes} bytes")
-    if call not in PARSED:
-        return
-    if len(body) > limits.message_bytes:  # before it is parsed: millions of empty objects would take long
-        raise Refused(413, f"the reply's message has more than the allowed {limits.message_bytes} bytes")
+    if call != "push-object" and len(body) > limits.message_bytes:  # before it is parsed, which could take long
+        raise Refused(413, f"the request has more than the allowed {limits.message_bytes} bytes")
     try:
-        request = PARSED[call].FromString(body)
+        request = CALLS[call].FromString(body)
     except Exception as error:  # protobuf's errors differ between its implementations
         raise Refused(400, "the request is not a Flower message") from error
-    if isinstance(request, PushMessagesRequest):
-        _check_reply(request, node, limits)
-    else:
+    for name in ("object_id", "message_object_id", "hash_str"):
+        _check_id(getattr(request, name, "0" * 64))
+    return request
+
+
+def check_request(request: Any, node: int, reply_bytes: int, inbox: Inbox, limits: Limits) -> int:
+    """Raise Refused if a request of the node with this id exceeds the limits, or has contents that harm others.
+
+    `reply_bytes` is the size of all objects that belong to its reply so far. Return how many objects it announces.
+    """
+    if isinstance(request, PushObjectRequest):
+        if reply_bytes > limits.reply_bytes:
+            raise Refused(413, f"the reply has more than the allowed {limits.reply_bytes} bytes")
+        if not _SESSION.fullmatch(request.session_id):  # Flower would take it for whoever waits for the object
+            raise Refused(400, "it sent an object without the session of its reply")
+    if isinstance(request, ActivateNodeRequest | SendNodeHeartbeatRequest):
         _check_seconds(request.heartbeat_interval, HEARTBEAT_SECONDS)
+    return _check_reply(request, node, inbox, limits) if isinstance(request, PushMessagesRequest) else 0
 
 
-def _check_reply(request: PushMessagesRequest, node: int, limits: Limits) -> None:
+def _check_reply(request: PushMessagesRequest, node: int, inbox: Inbox, limits: Limits) -> int:
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         raise Refused(400, f"it sent {len(request.messages_list)} replies in one call")
-    about = request.messages_list[0].metadata
+    about, whole = request.messages_list[0].metadata, request.message_object_trees[0]
     if about.src_node_id != node:
         raise Refused(403, "it sent a reply in the name of another node")
     if not about.reply_to_message_id:
         raise Refused(400, "it sent a message that is no reply, as only the server may")
     if not all(len(text) <= LONGEST and text.isprintable() for text in (about.message_type, about.group_id)):
         raise Refused(400, "the type or the group of its reply is not a short text")
+    _check_id(about.reply_to_message_id)
+    if about.message_id != whole.object_id:  # Flower would store any number of objects for one reply
+        raise Refused(400, "it sent a reply with the objects of another message")
+    if about.message_id in inbox:  # Flower would end the transfer of the server's message, and of those to others
+        raise Refused(403, "it sent the server's message as its reply")
     for seconds in (about.created_at, about.ttl, *request.clientapp_runtime_list):
         _check_seconds(seconds, LATEST)
-    objects, waiting = 0, [request.message_object_trees[0]]
-    while waiting:
-        tree = waiting.pop()
+    objects = 0
+    for tree in _trees(whole):
+        _check_id(tree.object_id)
         objects += 1
-        if objects + len(waiting) + len(tree.children) > limits.objects:
+        if objects > limits.objects:
             raise Refused(413, f"the reply has more than the allowed {limits.objects} objects")
-        waiting += tree.children
+    return objects
+
+
+def _trees(whole: ObjectTree) -> Iterator[ObjectTree]:
+    """Yield an object and all of its parts, one by one: there may be very many."""
+    waiting = [iter([whole])]
+    while waiting:
+        if (tree := next(waiting[-1], None)) is None:
+            waiting.pop()
+        else:
+            yield tree
+            waiting.append(iter(tree.children))
+
+
+def _check_id(text: str) -> None:
+    if not _ID.fullmatch(text):
+        raise Refused(400, "it sent an id that is not a SHA-256")
 
 
 def _check_seconds(seconds: float, most: float) -> None:
@@ -96,6 +178,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
+        self.transport.set_write_buffer_limits(BUFFERED)
         self._last = self.cycle  # of requests and answers; None before the first
         self.loop.call_later(IDLE_SECONDS, self._close_if_idle)
 

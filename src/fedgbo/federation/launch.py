@@ -2,12 +2,10 @@
 
     python -P launch.py superlink SECRET [OPTION]... | supernode OPTIONS [OPTION]... | superexec TASKS [OPTION]...
 
-Only the superexec imports torch, at its first app; the others need half of the memory without it. Each runs Flower's
-command of that name, with Flower's options, after a change for which Flower has no option:
+Each runs Flower's command of that name after a change for which Flower has no option. Only the superexec needs torch.
 
-superlink   asks for the content of the file SECRET, as a bearer token, on the Control API, which could run code on the
-            server and on all nodes. An internal error, such as a full disk, is answered with 503, which Flower retries.
-            Nodes share a store of objects with the server; what they say of the server's objects does not count.
+superlink   asks for the content of the file SECRET, as a bearer token, on the Control API. It answers 503, which Flower
+            retries, if its database is locked or full. What nodes say of the server's objects does not count.
 supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks after PACE. The
             lines of the file OPTIONS are options that other users must not read.
 superexec   forks once for each app, so that a node loads its data and builds its model once for a run. Flower starts a
@@ -46,8 +44,9 @@ IDLE_SECONDS = 600.0  # after which the process of a node's app ends, and frees 
 
 def run_superlink(arguments: Sequence[str]) -> None:
     """Run Flower's SuperLink with a secret on its Control API."""
-    from fastapi import FastAPI, Response
+    from fastapi import HTTPException
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
+    from sqlalchemy import Engine, event, exc
 
     secret = Path(arguments[0]).read_bytes().strip()
 
@@ -59,11 +58,12 @@ def run_superlink(arguments: Sequence[str]) -> None:
             known = any(hmac.compare_digest(token, secret) for token in tokens)
             return super().validate_tokens_in_metadata(metadata) if known else (False, None)
 
-    def configure_app(app: FastAPI) -> None:
-        app.add_exception_handler(Exception, lambda request, error: Response(status_code=503))
+    @event.listens_for(Engine, "handle_error")
+    def answer_503(context: Any) -> None:
+        if isinstance(context.sqlalchemy_exception, exc.OperationalError):
+            raise HTTPException(503)
 
     _replace("flwr.superlink.cli.flower_superlink", load_control_authn_plugin=SecretPlugin)
-    _replace("flwr.superlink.extensions", configure_app=configure_app)
     _let_the_server_decide()
     _command("flwr.superlink.cli", "flower_superlink", ["flower-superlink", *arguments[1:]])
 

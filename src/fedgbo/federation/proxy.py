@@ -23,10 +23,11 @@ from typing import Any
 
 import httpx
 import uvicorn
-from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesResponse, PushMessagesResponse
+from flwr.proto.message_pb2 import PullObjectResponse
 
 from fedgbo import __version__
-from fedgbo.federation.guard import Connection, Door, Limits, Refused, check_request
+from fedgbo.federation.guard import CALLS, Connection, Door, Inbox, Limits, Refused, check_request, read_request
 from fedgbo.federation.monitor import RunCounts, for_prometheus
 from fedgbo.federation.network import LOOPBACK, is_loopback
 from fedgbo.federation.signatures import HELLO, BadSignature, check_signature, key_in
@@ -34,10 +35,8 @@ from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.registry import Node, Registry
 
 FLEET = "/v1/fleet/"
-NODES, MESSAGES = ["activate-node", "deactivate-node", "send-node-heartbeat"], ["pull-messages", "push-messages"]
-OBJECTS = ["get-run", "get-fab", "push-object", "pull-object", "confirm-message-received"]
-CALLS = {FLEET + name for name in NODES + MESSAGES + OBJECTS}  # that a node may make
-SECONDS = 120.0  # for a call, and between two on one connection
+PATHS = {HELLO, *(FLEET + call for call in CALLS)}  # that a node may call
+SECONDS = 120.0  # for a call, for reading its answer, and between two calls on one connection
 REUSE_SECONDS = 2.0  # for a connection to the SuperLink, which closes it after 5
 BODY_SECONDS = 60.0  # for a request's body to arrive
 PER_ADDRESS = 400  # connections at the same time; a node has about four
@@ -45,7 +44,8 @@ CONNECTIONS = 2000  # of all addresses; further ones are closed
 SILENT_SECONDS = 10.0  # since its last call, after which a node may connect anew
 CONNECTED_SECONDS = 90.0  # since its last call, in which a node counts as connected; Flower's nodes call every 3 s
 LOG = logging.getLogger("fedgbo.proxy")
-OF_CONNECTION = {"host", "connection", "content-length", "transfer-encoding", "keep-alive", "te", "trailer", "upgrade"}
+PIECE = 2**16  # bytes of an answer that are sent at a time
+PASSED_ON = ("flwr-", "content-type", "accept")  # beginnings of the headers that the SuperLink gets
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -62,6 +62,7 @@ class Account:
     replies: deque[str] = field(default_factory=lambda: deque(maxlen=1000))  # messages that it answered lately
     seen: float = 0.0  # time of its last call
     worked: float = field(default_factory=time.monotonic)  # when it was known to be connected
+    inbox: Inbox = field(default_factory=Inbox)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -71,7 +72,7 @@ class Proxy:
     def __init__(self, registry: Registry, superlink: httpx.AsyncClient, limits: Limits) -> None:
         self._registry, self._superlink, self._limits = registry, superlink, limits
         self._nodes: dict[str, Node] = {}  # by key
-        self._read = 0.0  # when the registry's file was written that was read last
+        self._read: tuple[int, int] | None = None  # version of the registry's file that was read last
         self._accounts: dict[str, Account] = {}
         self._counts: Counter[tuple[str, str]] = Counter()  # by what and node
         self._runs = RunCounts(ServerFolder(registry.path.parent))
@@ -86,34 +87,28 @@ class Proxy:
         headers = {name.decode(): value.decode() for name, value in sent}  # Flower's are ASCII
         try:
             if (scope["method"], path) == ("GET", "/health"):
-                await _answer(send, 200, await self._health())
+                await send_answer(send, 200, await self._health())
                 return
             if (scope["method"], path) == ("GET", "/metrics") and is_loopback(caller):
-                await _answer(send, 200, self._metrics(), "text/plain; version=0.0.4")
+                await send_answer(send, 200, self._metrics(), "text/plain; version=0.0.4")
                 return
             node = self._node(headers)  # first, so that every refusal has a name if possible
             account = await self._throttle(node)
-            call = path.removeprefix(FLEET)
-            if scope["method"] != "POST" or path not in {HELLO, *CALLS}:
+            if scope["method"] != "POST" or path not in PATHS:
                 raise Refused(403, "only calls of Flower's Fleet API are served here")
             if path == HELLO:
                 about = {"name": node.name, "clients": node.clients, "version": __version__}
-                await _answer(send, 200, json.dumps(about).encode())
+                await send_answer(send, 200, json.dumps(about).encode())
                 return
-            async with account.places:
+            async with account.places:  # until it has the answer: one that is not read takes memory
                 body = await asyncio.wait_for(self._body(headers, receive), BODY_SECONDS)
-                account.reply_bytes += len(body) if call == "push-object" else 0
-                check_request(call, body, node.id, account.reply_bytes, self._limits)
-                if call == "activate-node":
-                    await self._forget_dead(headers, node, account)
-                else:
-                    account.worked = time.monotonic()
-                answer = await self._pass(path, headers, body, node)
-                if call == "push-messages" and answer.status_code == 200:
-                    self._begin_reply(body, answer.content, account)
-            self._count("received_bytes", node, len(body))
-            self._count("sent_bytes", node, len(answer.content))
-            await _answer(send, answer.status_code, answer.content, answer.headers.get("content-type", ""))
+                answer = await self._fleet(path, headers, body, node, account)
+                self._count("received_bytes", node, len(body))
+                self._count("sent_bytes", node, len(answer.content))
+                if not await send_answer(
+                    send, answer.status_code, answer.content, answer.headers.get("content-type", "")
+                ):
+                    LOG.warning("%s: %s: it does not read the answer, and the connection is closed", node.name, path)
         except (Refused, TimeoutError) as refusal:
             name = node.name if node else f"a stranger at {caller}"
             reason = str(refusal) or "its request did not arrive in time"
@@ -122,7 +117,7 @@ class Proxy:
                 LOG.warning("%s: %s refused: %s", name, ascii(path[:80])[1:-1], reason)
                 self._told = time.monotonic() if node is None else self._told
             text = json.dumps({"error": reason}).encode()
-            await _answer(send, refusal.status if isinstance(refusal, Refused) else 408, text)
+            await send_answer(send, refusal.status if isinstance(refusal, Refused) else 408, text)
 
     def _node(self, headers: Mapping[str, str]) -> Node:
         """Return the registered node that signed a call."""
@@ -137,18 +132,19 @@ class Proxy:
 
     def _registered(self) -> Mapping[str, Node]:
         """Return the registered nodes by key, as the registry has them now."""
-        changed = self._registry.path.stat().st_mtime if self._registry.path.exists() else 0.0
-        if changed != self._read:
-            self._nodes, self._read = {node.key: node for node in self._registry.nodes().values()}, changed
+        about = self._registry.path.stat() if self._registry.path.exists() else None
+        version = about and (about.st_mtime_ns, about.st_ino)  # two changes may have the same time
+        if version != self._read:
+            self._nodes, self._read = {node.key: node for node in self._registry.nodes().values()}, version
         return self._nodes
 
-    async def _throttle(self, node: Node) -> Account:
-        """Wait until the node may call again."""
+    async def _throttle(self, node: Node, calls: float = 1.0) -> Account:
+        """Wait until the node may make so many calls."""
         now, limits = time.monotonic(), self._limits
         account = self._accounts.setdefault(node.key, Account(limits.burst, now, asyncio.Semaphore(limits.together)))
         async with account.turn:
             now = time.monotonic()
-            account.credit = min(limits.burst, account.credit + (now - account.at) * limits.calls) - 1.0
+            account.credit = min(limits.burst, account.credit + (now - account.at) * limits.calls) - calls
             account.at, account.seen = now, time.time()
             if account.credit < 0:
                 self._count("throttled", node, 1)
@@ -170,9 +166,36 @@ class Proxy:
                 raise Refused(413, f"the request has more than the allowed {most} bytes")
         return bytes(body)
 
-    def _begin_reply(self, body: bytes, answer: bytes, account: Account) -> None:
+    async def _fleet(
+        self, path: str, headers: Mapping[str, str], body: bytes, node: Node, account: Account
+    ) -> httpx.Response:
+        """Check a call of the Fleet API, pass it on, and note what its answer tells."""
+        call = path.removeprefix(FLEET)
+        request = read_request(call, body, self._limits)
+        account.reply_bytes += len(body) if call == "push-object" else 0
+        objects = check_request(request, node.id, account.reply_bytes, account.inbox, self._limits)
+        if objects:
+            await self._throttle(node, objects / self._limits.objects_per_call)
+        if call == "confirm-message-received" and not account.inbox.confirm(request.message_object_id):
+            LOG.warning("%s: it confirmed a message that it was not sent; this is ignored", node.name)
+            return httpx.Response(200, headers={"content-type": "application/protobuf"})
+        if call == "activate-node":
+            await self._forget_dead(headers, node, account)
+        else:
+            account.worked = time.monotonic()
+        answer = await self._pass(path, headers, body, node)
+        if answer.status_code == 200 and call == "pull-messages":
+            for tree in PullMessagesResponse.FromString(answer.content).message_object_trees:
+                account.inbox.add(tree)
+        elif answer.status_code == 200 and call == "pull-object":
+            if PullObjectResponse.FromString(answer.content).object_available:
+                account.inbox.pulled(request.object_id)
+        elif answer.status_code == 200 and call == "push-messages":
+            self._begin_reply(request.messages_list[0].metadata.reply_to_message_id, answer.content, account)
+        return answer
+
+    def _begin_reply(self, answered: str, answer: bytes, account: Account) -> None:
         """Count the bytes of a reply from here, if the SuperLink took it and it is the first to its message."""
-        answered = PushMessagesRequest.FromString(body).messages_list[0].metadata.reply_to_message_id
         if PushMessagesResponse.FromString(answer).objects_to_push and answered not in account.replies:
             account.replies.append(answered)
             account.reply_bytes = 0
@@ -201,7 +224,7 @@ class Proxy:
                 await self._post(f"{FLEET}deactivate-node", headers, goodbye)
 
     async def _post(self, path: str, headers: Mapping[str, str], body: bytes) -> httpx.Response:
-        kept = {name: value for name, value in headers.items() if name not in OF_CONNECTION}
+        kept = {name: value for name, value in headers.items() if name.startswith(PASSED_ON)}
         return await self._superlink.post(path, content=body, headers=kept)
 
     async def _health(self) -> bytes:
@@ -232,11 +255,20 @@ class Proxy:
         return for_prometheus(values)
 
 
-async def _answer(send: Send, status: int, body: bytes, kind: str = "application/json") -> None:
+async def send_answer(send: Send, status: int, body: bytes, kind: str = "application/json") -> bool:
+    """Send an answer; return whether the caller reads it in time."""
     headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-    with suppress(AttributeError):  # of Python's TLS, if the connection was closed
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    try:
+        async with asyncio.timeout(SECONDS):
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            for begin in range(0, max(1, len(body)), PIECE):  # `send` waits while the last piece is not on its way
+                piece, more = body[begin : begin + PIECE], begin + PIECE < len(body)
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
+    except TimeoutError:
+        return False
+    except AttributeError:  # of Python's TLS, if the connection was closed
+        return True
+    return True
 
 
 def serve(folder: Path, host: str, port: int, superlink_port: int, reply_mib: int) -> None:

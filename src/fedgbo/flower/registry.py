@@ -6,14 +6,16 @@ server's app read it.
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from fedgbo.core import ConfigError, RunFolderError
-from fedgbo.core.files import write_atomic
+from fedgbo.core.files import lock, write_atomic
 
 FILE = "nodes.json"
 PRIVATE_FILE = 0o600
@@ -48,6 +50,14 @@ class Registry:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Wait for others who change the file, and keep them from it meanwhile."""
+        handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+        with os.fdopen(handle, "r+b") as file:
+            lock(file, wait=True)
+            yield
 
     def nodes(self) -> dict[str, Node]:
         """Return the nodes by name."""
