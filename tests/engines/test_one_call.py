@@ -78,7 +78,7 @@ def test_random_minibatches_are_those_of_the_textbook(monkeypatch, room):
 
 @pytest.mark.parametrize("task", [augmented, lambda: make_task(clients=7, batch_size=4)])
 def test_the_number_of_workers_changes_no_bit(monkeypatch, task):
-    monkeypatch.setattr("fedgbo.engines.select.WORTH_THREADS_IN_C", 0)
+    monkeypatch.setattr("fedgbo.engines.select.WORTH_THREADS", 0)
     assert type(engine_for(task(), EXAMPLES["fedgbo"], 0, 2)) is ThreadedEngine
     runs = [run(task(), EXAMPLES["fedgbo"], workers=workers) for workers in (1, 2, 3)]
     assert all(torch.equal(other.params, runs[0].params) for other in runs[1:])

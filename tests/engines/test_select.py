@@ -73,7 +73,6 @@ def test_the_textbook_loop_can_be_forced():
 
 def test_the_choice_is_explained(monkeypatch):
     monkeypatch.setattr(select, "WORTH_THREADS", 0)
-    monkeypatch.setattr(select, "WORTH_THREADS_IN_C", 0)
     seen = []
     fedgbo.run(make_task(), AVG, rounds=1, workers=2, callbacks=[lambda progress: seen.append(progress.engine)])
     assert len(set(seen)) == 1
@@ -92,7 +91,6 @@ def test_the_choice_is_explained(monkeypatch):
 
 def test_a_model_that_draws_random_numbers_stays_in_one_thread(monkeypatch):
     monkeypatch.setattr(select, "WORTH_THREADS", 0)
-    monkeypatch.setattr(select, "WORTH_THREADS_IN_C", 0)
     noisy = make_task(model=lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)))
     assert type(engine_for(noisy, AVG, 0, 2)) is PlainEngine
     assert type(engine_for(make_task(), AVG, 0, 2)) is ThreadedEngine

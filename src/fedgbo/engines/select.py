@@ -21,8 +21,7 @@ ENGINES = {
     "plain": "the textbook loop: torch's own layers, one client after the other",
     "vmap": "many clients at a time by torch.func.vmap, as on a GPU",
 }
-WORTH_THREADS = 1_000_000  # multiply-adds of a batch's forward pass, from which Python is the smaller part of a step
-WORTH_THREADS_IN_C = 200_000  # the same where there is no Python between the local steps of a client
+WORTH_THREADS = 1_000_000  # multiply-adds of a batch's forward pass; below, threads mostly wait for Python's lock
 
 
 def engine_for(
@@ -111,5 +110,4 @@ def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
     if cost.macs is None or cost.gradient_flops is None:
         return False, "the size of the model could not be counted"
     macs = batch * max(cost.macs, int(cost.gradient_flops) // 6)  # torch's count has products outside known layers
-    worth = WORTH_THREADS_IN_C if isinstance(plain.descent, OneCall) else WORTH_THREADS
-    return macs >= worth, f"a minibatch takes {macs:,} multiply-adds, threads pay off from {worth:,}"
+    return macs >= WORTH_THREADS, f"a minibatch takes {macs:,} multiply-adds, threads pay off from {WORTH_THREADS:,}"
