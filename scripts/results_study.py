@@ -4,7 +4,7 @@ from pathlib import Path
 
 from results_tasks import MILESTONES, save_with_digest, wrapped
 
-from fedgbo.experiments.study import final_groups, kept_runs, read_study, search_table
+from fedgbo.experiments.study import diverged_runs, final_groups, kept_runs, read_study, search_table
 from fedgbo.reports.comparison import conclusion, percent, summarise
 from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
@@ -28,6 +28,7 @@ def study_part(name: str, folder: Path) -> str:
             *map(wrapped, conclusion(summarise(groups))),
             wrapped(" ".join(cost_remarks(True, len(groups[0].runs)))),
         ]
+    parts += map(wrapped, diverged_runs(study, runs))
     if missing:
         parts.append(wrapped(f"Not finished yet: {', '.join(missing)}."))
     return "\n\n".join(parts)

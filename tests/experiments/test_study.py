@@ -1,6 +1,7 @@
 """Studies at equal effort: the same search for every contender, on held-out data, then the chosen settings."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 from fedgbo.cli.main import app
 from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.experiments.jobs import Ending, run_jobs
-from fedgbo.experiments.study import carry_out, final_groups, kept_runs, read_study, search_table
+from fedgbo.experiments.study import carry_out, diverged_runs, final_groups, kept_runs, read_study, search_table
 from fedgbo.runs.config import RunConfig
 
 STUDY = """
@@ -91,6 +92,23 @@ def test_the_best_setting_on_held_out_data_is_run(done):
         ("fedavg", 2),
         ("fedgbo-sgdm", 2),
     ]
+
+
+def test_a_final_run_that_diverged_is_in_no_mean(done):
+    file, kept, _ = done
+    study, runs = read_study(file), kept_runs(kept)
+    (lost,) = [key for key, run in runs.items() if run.config.label == "fedavg" and run.config.seed == 1]
+    runs[lost] = replace(runs[lost], status="diverged", records=runs[lost].records[:2])
+    groups = final_groups(study, runs)
+    assert [(group.label, [run.config.seed for run in group.runs]) for group in groups] == [
+        ("fedavg", [0]),
+        ("fedgbo-sgdm", [0]),  # seed 1 has no partner
+    ]
+    assert [group.rounds[-1] for group in groups] == [6, 6]
+    assert diverged_runs(study, runs) == [
+        "fedavg: 1 of 2 final runs diverged and are in no mean: seed 1 (last evaluated after round 2)."
+    ]
+    assert not diverged_runs(study, kept_runs(kept))
 
 
 def test_the_better_half_goes_on_to_a_longer_stage(tmp_path):

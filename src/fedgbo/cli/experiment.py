@@ -44,7 +44,7 @@ from fedgbo.experiments.results import (
     without_accuracy,
 )
 from fedgbo.experiments.shelf import State
-from fedgbo.experiments.study import carry_out, final_groups, kept_runs, read_study, search_table
+from fedgbo.experiments.study import carry_out, diverged_runs, final_groups, kept_runs, read_study, search_table
 from fedgbo.reports.charts import panel_chart
 from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.curves import curve, curves_csv
@@ -292,3 +292,5 @@ def study(
         show_table(summary_table([section], "study", "The chosen settings on the test set"), wide)
         for line in conclusion(summarise(groups)):
             out.print(escape(line))
+    for line in diverged_runs(asked, runs):
+        out.print(escape(line))

@@ -258,9 +258,26 @@ def _is_number(text: str) -> bool:
 
 
 def final_groups(study: Study, runs: Runs) -> list[Group]:
-    """Return the final runs that ended, a group for each contender, over the seeds that all of these have."""
-    finals = {c.label: [runs[identity(f)] for f in c.final_runs(runs) if identity(f) in runs] for c in study.contenders}
-    there = {label: found for label, found in finals.items() if found}
+    """Return the final runs that finished, a group for each contender, over the seeds that all of these have."""
+    ended = _final_runs(study, runs)
+    finished = {label: [run for run in found if run.status != "diverged"] for label, found in ended.items()}
+    there = {label: found for label, found in finished.items() if found}
     seeds = set.intersection(*({run.config.seed for run in found} for found in there.values())) if there else set()
     kept = {label: [run for run in found if run.config.seed in seeds] for label, found in there.items()}
     return [replace(group_runs(found)[0], label=label) for label, found in kept.items() if found]
+
+
+def diverged_runs(study: Study, runs: Runs) -> list[str]:
+    """Return a sentence for each contender whose final runs diverged on some seeds: these seeds are in no mean."""
+    said = []
+    for label, found in _final_runs(study, runs).items():
+        lost = {run.config.seed: run.records[-1].round for run in found if run.status == "diverged"}
+        if lost:
+            seeds = ", ".join(f"seed {seed} (last evaluated after round {last})" for seed, last in lost.items())
+            said.append(f"{label}: {len(lost)} of {len(found)} final runs diverged and are in no mean: {seeds}.")
+    return said
+
+
+def _final_runs(study: Study, runs: Runs) -> dict[str, list[RunData]]:
+    """Return the final runs that ended, by contender."""
+    return {c.label: [runs[identity(f)] for f in c.final_runs(runs) if identity(f) in runs] for c in study.contenders}
