@@ -274,7 +274,7 @@ def diverged_runs(study: Study, runs: Runs) -> list[str]:
         lost = {run.config.seed: run.records[-1].round for run in found if run.status == "diverged"}
         if lost:
             seeds = ", ".join(f"seed {seed} (last evaluated after round {last})" for seed, last in lost.items())
-            said.append(f"{label}: {len(lost)} of {len(found)} final runs diverged and are in no mean: {seeds}.")
+            said.append(f"{label}: {len(lost)} of {len(found)} final runs diverged, and means leave them out: {seeds}.")
     return said
 
 
