@@ -277,18 +277,25 @@ def test_a_node_confirms_messages_that_it_has_once(door, caplog):
 
     order = ObjectTree(object_id=ORDER, children=[ObjectTree(object_id="b" * 64)])
     assert confirm() == (200, 0)  # of another node, or from before a restart of the proxy
-    assert "hospital-a: it confirmed a message that it was not sent; this is ignored" in caplog.text
+    assert "hospital-a: /v1/fleet/confirm-message-received ignored: it has not pulled all objects" in caplog.text
     door.answer = PullMessagesResponse(message_object_trees=[order]).SerializeToString()
     door.call("/v1/fleet/pull-messages")
     for one, available in ((ORDER, True), ("b" * 64, False)):
-        assert confirm() == (403, 0)
+        assert confirm() == (200, 0)
         pull(one, available)
-    assert confirm() == (403, 0)
-    refused = "hospital-a: /v1/fleet/confirm-message-received refused: it confirmed a message of which it has not"
-    assert refused in caplog.text
+    assert confirm() == (200, 0)
     pull("b" * 64, True)
+    door.status, told = 503, len(caplog.records)
+    assert confirm() == (503, 1)  # the SuperLink did not take it, and Flower confirms again
+    door.status = 200
     assert confirm() == (200, 1)
     assert confirm() == (200, 0)
+    again = ObjectTree(object_id="c" * 64, children=order.children)  # the node keeps what it has pulled
+    door.answer = PullMessagesResponse(message_object_trees=[again]).SerializeToString()
+    door.call("/v1/fleet/pull-messages")
+    pull("c" * 64, True)
+    assert confirm("c" * 64) == (200, 1)
+    assert not any("ignored" in record.getMessage() for record in caplog.records[told:])
     assert door.call(PUSH, reply_of(7, 1, message_id=ORDER, root=ORDER)).status_code == 403
     assert "hospital-a: /v1/fleet/push-messages refused: it sent the server's message as its reply" in caplog.text
 

@@ -26,6 +26,7 @@ LONGEST = 200  # of texts in a reply, in characters
 LATEST = 1e10  # of times in seconds since 1970
 BUFFERED = 2**16  # bytes of an answer that wait for a slow reader
 MESSAGES = 100  # that a node was sent lately, of which the proxy knows the objects
+PULLED = 20_000  # objects that a node has pulled lately
 CALLS: Mapping[str, Any] = {  # that a node may make, with their requests
     "activate-node": ActivateNodeRequest,
     "deactivate-node": DeactivateNodeRequest,
@@ -65,33 +66,42 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of the server
 
 
 class Inbox:
-    """The messages that a node was sent lately, and the objects of each that it has not pulled yet."""
+    """The messages that a node was sent lately, and the objects that it has pulled lately."""
 
     def __init__(self) -> None:
-        self._missing: dict[str, set[str] | None] = {}  # None: it has confirmed the message
+        self._messages: dict[str, set[str]] = {}  # objects of each message
+        self._pulled: dict[str, None] = {}  # in the order in which they were pulled
+        self._confirmed: set[str] = set()  # messages
 
     def add(self, message: ObjectTree) -> None:
         """Note that the node was sent a message with these objects."""
-        self._missing[message.object_id] = {tree.object_id for tree in _trees(message)}
-        while len(self._missing) > MESSAGES:
-            del self._missing[next(iter(self._missing))]
+        self._messages[message.object_id] = {tree.object_id for tree in _trees(message)}
+        while len(self._messages) > MESSAGES:
+            oldest = next(iter(self._messages))
+            del self._messages[oldest]
+            self._confirmed.discard(oldest)
 
     def pulled(self, one: str) -> None:
-        """Note that the node has pulled an object."""
-        for missing in filter(None, self._missing.values()):
-            missing.discard(one)
+        """Note that the node has pulled an object. It keeps the object, also for later messages that have it."""
+        self._pulled.pop(one, None)
+        self._pulled[one] = None
+        while len(self._pulled) > PULLED:
+            del self._pulled[next(iter(self._pulled))]
 
-    def confirm(self, message: str) -> bool:
-        """Whether the node has this message and confirms it for the first time; raise Refused if parts are missing."""
-        missing = self._missing.get(message)
-        if missing:  # Flower would delete objects that the server is about to send, and end the transfer to all nodes
-            raise Refused(403, "it confirmed a message of which it has not pulled all objects")
-        if missing is not None:
-            self._missing[message] = None
-        return missing is not None
+    def is_complete(self, message: str) -> bool:
+        """Return whether the node was sent this message and has pulled all of its objects."""
+        return message in self._messages and self._messages[message] <= self._pulled.keys()
+
+    def confirmed(self, message: str) -> None:
+        """Note that the SuperLink knows that the node has the message."""
+        self._confirmed.add(message)
+
+    def has_confirmed(self, message: str) -> bool:
+        """Return whether the SuperLink knows that the node has the message."""
+        return message in self._confirmed
 
     def __contains__(self, message: str) -> bool:
-        return message in self._missing
+        return message in self._messages
 
 
 def read_request(call: str, body: bytes, limits: Limits) -> Any:

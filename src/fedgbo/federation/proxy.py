@@ -176,8 +176,7 @@ class Proxy:
         objects = check_request(request, node.id, account.reply_bytes, account.inbox, self._limits)
         if objects:
             await self._throttle(node, objects / self._limits.objects_per_call)
-        if call == "confirm-message-received" and not account.inbox.confirm(request.message_object_id):
-            LOG.warning("%s: it confirmed a message that it was not sent; this is ignored", node.name)
+        if call == "confirm-message-received" and not self._confirms(request.message_object_id, node, account.inbox):
             return httpx.Response(200, headers={"content-type": "application/protobuf"})
         if call == "activate-node":
             await self._forget_dead(headers, node, account)
@@ -190,9 +189,23 @@ class Proxy:
         elif answer.status_code == 200 and call == "pull-object":
             if PullObjectResponse.FromString(answer.content).object_available:
                 account.inbox.pulled(request.object_id)
+        elif answer.status_code == 200 and call == "confirm-message-received":
+            account.inbox.confirmed(request.message_object_id)
         elif answer.status_code == 200 and call == "push-messages":
             self._begin_reply(request.messages_list[0].metadata.reply_to_message_id, answer.content, account)
         return answer
+
+    def _confirms(self, message: str, node: Node, inbox: Inbox) -> bool:
+        """Return whether a confirmation is passed on. The SuperLink deletes what is confirmed, though the server may
+        still be sending it, to other nodes as well. A node that is ignored goes on as if it had been heard.
+        """
+        if inbox.has_confirmed(message):  # and lost the answer
+            return False
+        if not inbox.is_complete(message):
+            reason = "it has not pulled all objects of this message since the proxy began"
+            LOG.warning("%s: %sconfirm-message-received ignored: %s", node.name, FLEET, reason)
+            return False
+        return True
 
     def _begin_reply(self, answered: str, answer: bytes, account: Account) -> None:
         """Count the bytes of a reply from here, if the SuperLink took it and it is the first to its message."""
