@@ -170,6 +170,16 @@ def test_client_updates_that_are_refused(algorithm, message):
         fedgbo.run(make_task(batch_size=4), algorithm(fedgbo.SGD(0.1)), rounds=1)
 
 
+class First(fedgbo.Aggregator):
+    def combine(self, uploads):
+        return next(iter(uploads)).state
+
+
+def test_a_write_is_seen_where_the_aggregator_stops_early():
+    with pytest.raises(ConfigError, match="wrote into the state that all clients download"):
+        fedgbo.run(make_task(batch_size=4), Writing(fedgbo.SGD(0.1)), rounds=1, aggregator=First())
+
+
 @dataclass(frozen=True)
 class Noisy(fedgbo.FedAvg):
     """A server that draws from process-wide generators."""

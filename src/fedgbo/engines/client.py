@@ -39,11 +39,20 @@ class Descent(Protocol):
 
 def upload_of(client: "SimulatedClient", work: Round, seed: int) -> Upload:
     """Run `client_update` on a client, keep its state, and return what it sends after the transforms."""
+    before = work.down.versions()
     try:
         up, operations = work.meter.client_update(work.algorithm, work.down, client)
     except DataError as error:
         raise DataError(f"client {client.id} in round {work.t + 1}: {error}") from error
+    check_unwritten(work, before)
     return packed(client, up, operations, work, seed)
+
+
+def check_unwritten(work: Round, before: tuple[int, ...]) -> None:
+    """Raise if a client wrote into what all clients download; `before` is what `versions` returned."""
+    if work.down.versions() != before:
+        where = f"{type(work.algorithm).__name__}.client_update"
+        raise ConfigError(f"{where} wrote into the state that all clients download; change a copy of it")
 
 
 def packed(client: "SimulatedClient", up: State, operations: float | None, work: Round, seed: int) -> Upload:
@@ -196,11 +205,11 @@ class SimulatedClient(Client):
     def keep_state(self, work: Round) -> None:
         """Save the vectors in `state`, in their declared types; raise unless they are those that are declared."""
         declared = self._declared
-        if not declared and self.state == {}:
+        if not declared and type(self.state) is dict and not self.state:
             return
         if not isinstance(self.state, Mapping):
             raise ConfigError("client_update replaced client.state; replace vectors in it, by name")
-        if LOCAL_BUFFERS in declared and (buffers := self._buffers()) is not None:
+        if (buffers := self._buffers()) is not None and LOCAL_BUFFERS in declared:
             self.state = {**self.state, LOCAL_BUFFERS: buffers}
         for name, vector in self.state.items():
             if name not in declared or not isinstance(vector, Tensor) or vector.shape != declared[name].shape:

@@ -20,7 +20,7 @@ from fedgbo.core.optimiser import Stats
 from fedgbo.costs.operations import Meter
 from fedgbo.data.samples import TensorSamples
 from fedgbo.data.tree import leaves, map_tensors
-from fedgbo.engines.client import SimulatedClient, packed
+from fedgbo.engines.client import SimulatedClient, check_unwritten, packed
 from fedgbo.engines.engine import Gathered, Round, gather
 from fedgbo.engines.evaluate import Chunk, OwnModels, Piece, Scores
 from fedgbo.engines.flat import FlatModel
@@ -167,7 +167,7 @@ class CohortEngine:
         return gather(self.uploads(work, order), work, self.task.data.clients)
 
     def uploads(self, work: Round, order: Sequence[tuple[int, int]]) -> Iterator[Upload]:
-        with self.plain.isolated(work):
+        with self.plain.unshared_draws():
             for begin in range(0, len(order), self._width):
                 groups: dict[Any, list[tuple[int, int]]] = defaultdict(list)
                 for client, steps in order[begin : begin + self._width]:
@@ -198,11 +198,12 @@ class CohortEngine:
             up = State.expect(up, f"{type(work.algorithm).__name__}.client_update", like)
             return up.to(like.dtype).tensors(), group.state, losses
 
-        places = torch.arange(len(who), device=like.device).unsqueeze(1)
+        before, places = work.down.versions(), torch.arange(len(who), device=like.device).unsqueeze(1)
         try:
             ups, kept, losses = torch.func.vmap(update)(places, states)
         except DataError as error:
             raise DataError(f"clients {who[0][0]} to {who[-1][0]} in round {work.t + 1}: {error}") from error
+        check_unwritten(work, before)
         ((group, operations),) = groups
         uploads = []
         for i, (one, own) in enumerate(zip(clients, losses.tolist(), strict=True)):

@@ -189,8 +189,7 @@ class MeasuringEngine:
 
     def train(self, work: Round) -> Gathered:
         drift = CohortDrift(work.down.params)
-        with self.plain.isolated(work):
-            gathered = gather(self._uploads(work, drift), work, self.task.data.clients)
+        gathered = gather(self._uploads(work, drift), work, self.task.data.clients)
         measured = drift.value(work.steps)
         if (name := next((name for name, value in measured.items() if not math.isfinite(value)), None)) is not None:
             raise DivergenceError(f"the drift's {name} is {measured[name]} in round {work.t + 1}")

@@ -124,7 +124,7 @@ class PlainEngine:
         return gather(self.uploads(work, order), work, self.task.data.clients)
 
     def uploads(self, work: Round, order: Sequence[tuple[int, int]]) -> Iterator[Upload]:
-        with self.isolated(work):
+        with self.unshared_draws():
             for client, steps in order:
                 yield self.train_client(self.model, work, client, steps)
 
@@ -147,16 +147,10 @@ class PlainEngine:
         return self.train_client(model, work, client, steps) if self.draws else upload
 
     @contextmanager
-    def isolated(self, work: Round) -> Iterator[None]:
-        """Raise if a client writes into what all clients download, or draws from process-wide generators though the
-        first one did not.
-        """
-        written = work.down.versions()
+    def unshared_draws(self) -> Iterator[None]:
+        """Raise if clients draw from process-wide generators though the first one did not."""
         before = None if self.draws else self.generators.marks(python=False)  # other threads may draw from Python's
         yield
-        if work.down.versions() != written:
-            where = f"{type(work.algorithm).__name__}.client_update"
-            raise ConfigError(f"{where} wrote into the state that all clients download; change a copy of it")
         if before is not None and not self.draws and (whose := self.generators.drawn_from(before)) is not None:
             raise ConfigError(
                 f"a client drew random numbers from {whose}'s process-wide generator, but the first client did not, so "

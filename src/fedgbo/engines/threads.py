@@ -135,7 +135,7 @@ class ThreadedEngine:
         parts = pauses(len(order), self.workers)[: self._most]
         whole, cut = order[: len(order) - len(parts)], order[len(order) - len(parts) :]
         begun: deque[Future[Upload]] = deque()
-        with self.plain.isolated(work), _finished(begun):
+        with self.plain.unshared_draws(), _finished(begun):
             for (client, k), part in zip(cut, parts, strict=True):
                 pause = Pause(round(part * k), self._wait)
                 begun.append(self._threads.submit(self._on_a_model, update, (client, k, pause), Turn.BEFORE))
