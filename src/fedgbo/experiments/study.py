@@ -268,13 +268,15 @@ def final_groups(study: Study, runs: Runs) -> list[Group]:
 
 
 def diverged_runs(study: Study, runs: Runs) -> list[str]:
-    """Return a sentence for each contender whose final runs diverged on some seeds: these seeds are in no mean."""
+    """Return a sentence for each contender with final runs that diverged; `final_groups` leaves out their seeds."""
     said = []
     for label, found in _final_runs(study, runs).items():
         lost = {run.config.seed: run.records[-1].round for run in found if run.status == "diverged"}
         if lost:
             seeds = ", ".join(f"seed {seed} (last evaluated after round {last})" for seed, last in lost.items())
-            said.append(f"{label}: {len(lost)} of {len(found)} final runs diverged, and means leave them out: {seeds}.")
+            said.append(
+                f"{label}: {len(lost)} of {len(found)} final runs diverged: {seeds}. The table has other seeds."
+            )
     return said
 
 
