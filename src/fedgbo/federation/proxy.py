@@ -196,8 +196,8 @@ class Proxy:
         return answer
 
     def _confirms(self, message: str, node: Node, inbox: Inbox) -> bool:
-        """Return whether a confirmation is passed on. The SuperLink deletes what is confirmed, though the server may
-        still be sending it, to other nodes as well. A node that is ignored goes on as if it had been heard.
+        """Return whether a confirmation is passed on. The SuperLink deletes confirmed objects, even if the server is
+        still sending them to this node or to others. Other confirmations are answered with 200 all the same.
         """
         if inbox.has_confirmed(message):  # and lost the answer
             return False
