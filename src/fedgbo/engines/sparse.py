@@ -35,12 +35,14 @@ class SparseDescent:
         return all(type(term) is Proximal for term in terms)
 
     def descend(self, client: SimulatedClient, params: Tensor, step: AffineStep) -> Tensor:
-        y, batch = torch.empty_like(client.model.params).copy_(params), self._batch
-        start = client.start.to(y.dtype).contiguous() if client.terms else params  # read for FedProx's term only
+        y, batch = params.to(client.model.params.dtype, copy=True), self._batch
+        start, pull = params, 0.0
+        if client.terms:  # FedProx's
+            start = client.start.to(y.dtype).contiguous()
+            pull = float(sum(term.mu for term in client.terms if isinstance(term, Proximal)))
         rows = torch.from_numpy(client.next_rows(client.steps))  # torch gives its address faster than numpy
         scores = torch.empty(batch * self._shape[1], dtype=y.dtype)
         offset, scale, rate = addresses(step)
-        pull = float(sum(term.mu for term in client.terms if isinstance(term, Proximal)))
         loss = self._functions[y.dtype](
             *(*self._shape, *self._addresses, client.steps, batch, rows.data_ptr(), start.data_ptr()),
             *(offset, scale, rate, pull, scores.data_ptr(), y.data_ptr()),

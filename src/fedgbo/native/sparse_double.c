@@ -1,0 +1,4 @@
+/* sparse.c for doubles */
+
+#define DOUBLE
+#include "sparse.c"
