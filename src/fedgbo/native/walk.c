@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct {
     uint64_t hash;
@@ -16,24 +17,19 @@ static uint64_t mixed(uint64_t x) {
     return x ^ x >> 31;
 }
 
-static int by_hash(const void *one, const void *other) {
-    const entry *a = one, *b = other;
-    if (a->hash != b->hash) return a->hash < b->hash ? -1 : 1;
-    return a->sample < b->sample ? -1 : a->sample > b->sample;
-}
-
-/* Shell's sort, which needs no function for each comparison; the bijection has no equal hashes */
-#define FEW 1024
-
-static void shell_sort(entry *order, long n) {
-    static const long gaps[] = {301, 132, 57, 23, 10, 4, 1}; /* Ciura's */
-    for (int g = 0; g < 7; g++)
-        for (long gap = gaps[g], i = gap; i < n; i++) {
-            entry next = order[i];
-            long j = i;
-            for (; j >= gap && order[j - gap].hash > next.hash; j -= gap) order[j] = order[j - gap];
-            order[j] = next;
-        }
+/* Put `order` into ascending order of hashes, which are even: about one in each of `count` = 2^bits buckets, which leaves
+   little for the insertion sort. The bijection has no equal hashes. */
+static void sort(entry *order, long n, entry *room, long *begin, int bits) {
+    long count = 1L << bits;
+    memset(begin, 0, (count + 1) * sizeof *begin);
+    for (long i = 0; i < n; i++) begin[(order[i].hash >> (64 - bits)) + 1]++;
+    for (long b = 0; b < count; b++) begin[b + 1] += begin[b];
+    for (long i = 0; i < n; i++) room[begin[order[i].hash >> (64 - bits)]++] = order[i];
+    for (long i = 0; i < n; i++) {
+        long at = i;
+        for (; at > 0 && order[at - 1].hash > room[i].hash; at--) order[at] = order[at - 1];
+        order[at] = room[i];
+    }
 }
 
 /* Fill rows with `count` samples of a client's walk in round t, from its beginning on; seed, purpose, t and client name its
@@ -41,15 +37,14 @@ static void shell_sort(entry *order, long n) {
 long fedgbo_walk(uint64_t seed, uint64_t purpose, uint64_t t, uint64_t client, long n, long count, int64_t *rows) {
     if (n < 1) return 0; /* no walk through nothing */
     uint64_t name = mixed(mixed(mixed(mixed(seed) ^ purpose) ^ t) ^ client); /* name_of */
-    entry *order = malloc(n * sizeof *order);
+    int bits = 1;
+    while (1L << bits < n) bits++;
+    entry *order = malloc(2 * n * sizeof *order + ((1L << bits) + 1) * sizeof(long));
     if (order == NULL) return 0;
     for (long at = 0, lap = 0; at < count; lap++) {
         uint64_t own = mixed(name ^ (uint64_t)lap);
         for (long i = 0; i < n; i++) order[i] = (entry){mixed((uint64_t)i ^ own), i};
-        if (n < FEW)
-            shell_sort(order, n);
-        else
-            qsort(order, n, sizeof *order, by_hash);
+        sort(order, n, order + n, (long *)(order + 2 * n), bits);
         for (long i = 0; i < n && at < count; i++) rows[at++] = order[i].sample;
     }
     free(order);
