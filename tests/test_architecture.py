@@ -1,6 +1,7 @@
 """Imports point one way, rooms stay large and plain, and nothing inspects or hides what runs."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import fedgbo
+from fedgbo.runs.round import Rounds
+from tests.conftest import make_task
 
 ROOT = Path(fedgbo.__file__).parent
 PARTS = {"core", "optimisers", "algorithms", "native", "pipeline", "models", "data", "tasks", "costs"}
@@ -115,6 +118,25 @@ def test_no_class_is_inspected_and_no_module_keeps_state(room):
         for banned in ("__mro__", "vars(type", "__init_subclass__", "lru_cache", "functools.cache"):
             assert banned not in text, f"{path}: {banned}"
         assert not [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Global)], path
+
+
+def test_a_round_runs_through_the_ten_files_of_the_documentation(monkeypatch):
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.search(r"open these ten files: (.*?)\. Samplers", page, flags=re.DOTALL)[1]
+    expected = set(re.findall(r"`(\w+/\w+\.py)`", named)) - {"costs/operations.py"}  # which only passes the call on
+    called, next_round = set(), Rounds.next
+
+    def watched(self, progress):
+        sys.setprofile(lambda frame, event, arg: called.add(Path(frame.f_code.co_filename)))
+        try:
+            return next_round(self, progress)
+        finally:
+            sys.setprofile(None)
+
+    monkeypatch.setattr(Rounds, "next", watched)
+    fedgbo.run(make_task(batch_size=4), fedgbo.FedGBO(fedgbo.SGDm(0.1, 0.9)), rounds=2, engine="plain")
+    assert len(expected) == 10
+    assert expected <= {path.relative_to(ROOT).as_posix() for path in called if path.is_relative_to(ROOT)}
 
 
 def test_a_run_in_one_process_needs_neither_torchrun_nor_torchs_compiler():

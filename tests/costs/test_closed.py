@@ -17,7 +17,6 @@ SGDM = SGDm(lr=0.1, beta=0.9)
 def test_bytes():
     cost = client_cost(Mimelite(SGDM), WORK, 10)
     assert (cost.download_bytes, cost.upload_bytes, cost.memory_bytes) == (8000, 8000, 12000)
-    assert client_cost(FedGBO(SGDM), WORK, 10, bytes_per_number=2).download_bytes == 4000
 
 
 def test_flops_of_appendix_b():

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import fedgbo
+from fedgbo.engines.cohort import CohortEngine
 from fedgbo.engines.one_call import OneCall
 from fedgbo.engines.plain import InPlace
 from fedgbo.engines.select import engine_for
@@ -38,6 +39,7 @@ ENGINES = {  # task and settings, and the length of its model
     "plain": (small, {"engine": "plain"}, 26),
     "in place": (unknown, {"workers": 1}, 26),
     "threaded": (unknown, {"workers": 2}, 26),
+    "many clients": (unknown, {"engine": "vmap"}, 26),
     "one call": (small, {"workers": 1}, 26),
     "sparse": (sparse, {"workers": 1}, 123),
 }
@@ -57,11 +59,12 @@ def run(case, algorithm=ALGORITHM):
     return fedgbo.run(task(), algorithm, rounds=ROUNDS, local_steps=3, **settings)
 
 
-def test_these_are_five_engines(case):
+def test_these_are_six_engines(case):
     task, settings, length = ENGINES[case]
     engine = engine_for(task(), ALGORITHM, 0, settings.get("workers", 1), engine=settings.get("engine", "auto"))
     descent = getattr(engine, "plain", engine).descent
     assert (type(engine) is ThreadedEngine) == (case == "threaded")
+    assert (type(engine) is CohortEngine) == (case == "many clients")
     assert type(descent) is {"plain": type(None), "sparse": SparseDescent, "one call": OneCall}.get(case, InPlace)
     assert len(engine.origin.params) == length
 
@@ -84,9 +87,12 @@ def test_every_round_calls_the_formulas_on_the_whole_model(case, monkeypatch):
     watch(fedgbo.SGDm, "affine", lambda stats: stats["m"])
     run(case)
     assert calls["server_update"] == calls["track"] == [ENGINES[case][2]] * ROUNDS
-    assert calls["client_update"] == [ENGINES[case][2]] * ROUNDS * COHORT
+    updates = 1 + ROUNDS if case == "many clients" else ROUNDS * COHORT  # once for a cohort, and a trial before round 1
+    assert calls["client_update"] == [ENGINES[case][2]] * updates
     assert set(calls["affine"]) == {ENGINES[case][2]}
-    if case == "plain":  # the textbook loop calls it in every local step, and the server to invert
+    if case == "many clients":  # the trial takes one local step, each cohort three, by `optimiser.update`
+        assert len(calls["affine"]) == 1 + ROUNDS * (3 + 1)
+    elif case == "plain":  # the textbook loop calls it in every local step, and the server to invert
         assert len(calls["affine"]) == ROUNDS * (COHORT * 3 + 1)
     else:  # once in a round for all clients (threads may begin together), and the server to invert
         assert ROUNDS * 2 <= len(calls["affine"]) <= ROUNDS * (2 + (case == "threaded"))

@@ -1,6 +1,7 @@
 """Asynchronous runs on a virtual clock: against a reference, with exact inverses, resumed bit for bit."""
 
 import heapq
+from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
@@ -320,6 +321,23 @@ def test_time_of_other_work(tmp_path):
     assert mimelite.history[-1].simulated_seconds == pytest.approx(5 * 4 + 12 + 2)
     sam = fedgbo.run(make_task(clients=2), fedgbo.FedSAM(fedgbo.SGD(0.1), 0.1), **settings)
     assert sam.history[-1].simulated_seconds == pytest.approx(2 * 5 * 12 + 1)
+
+
+@dataclass(frozen=True)
+class NeedsItsData(fedgbo.FedAvg):
+    def client_update(self, down, client):
+        if client.samples != make_task().data.size(client.id):
+            raise LookupError("whose data are these?")
+        return super().client_update(down, client)
+
+
+@pytest.mark.parametrize("rate", [{"seconds_per_sample": 0.1}, {"bandwidth": 1e6}])
+def test_an_algorithm_that_fails_on_a_client_without_data(rate):
+    algorithm = NeedsItsData(fedgbo.SGD(0.1))
+    fedgbo.run(make_task(), algorithm, rounds=1, sampler=fedgbo.Deadline(2))
+    message = "NeedsItsData computes and sends on a client without data, where it fails: LookupError: whose data"
+    with pytest.raises(fedgbo.ConfigError, match=message):
+        fedgbo.run(make_task(), algorithm, rounds=1, sampler=fedgbo.Deadline(2, **rate))
 
 
 def test_availability(tmp_path):

@@ -102,12 +102,10 @@ class ClientCost:
     counted_flops: float | None  # with gradients as torch counts them; None without Workload.gradient_flops
 
 
-def client_cost(
-    algorithm: FederatedAlgorithm, work: Workload, local_steps: int, *, bytes_per_number: int = 4
-) -> ClientCost:
-    """Return what a round of K local steps costs a client; numbers are float32 unless said otherwise."""
+def client_cost(algorithm: FederatedAlgorithm, work: Workload, local_steps: int) -> ClientCost:
+    """Return what a round of K local steps costs a client, with numbers in float32."""
     asked = exchange(algorithm, local_steps)
-    vector = work.params * bytes_per_number
+    vector = work.params * 4
     gradients = work.sample_gradients(asked)
     updates = local_steps * asked.step_operations * work.params
     return ClientCost(

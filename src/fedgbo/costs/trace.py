@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgbo.core import FederatedAlgorithm, Mean, State
+from fedgbo.core import ConfigError, FederatedAlgorithm, FedGBOError, Mean, State
 from fedgbo.core.quadratic import LENGTH, QuadraticClient
 
 
@@ -59,9 +59,21 @@ class Load:
 
 
 def load_of(algorithm: FederatedAlgorithm, params: Tensor) -> Load:
-    """Run two rounds of one client, with one and with two local steps, on a model as long as `params`."""
-    sent, received, one, _ = _round(algorithm, 1, params)
-    two = _round(algorithm, 2, params)[2]
+    """Run two rounds of one client, with one and with two local steps, on a model as long as `params`.
+
+    A virtual clock needs this before the first round, and so before any real client has trained.
+    """
+    try:
+        sent, received, one, _ = _round(algorithm, 1, params)
+        two = _round(algorithm, 2, params)[2]
+    except FedGBOError:
+        raise
+    except Exception as error:
+        name, why = type(algorithm).__name__, f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"a virtual clock counts what {name} computes and sends on a client without data, where it fails: {why}; "
+            "make it work there, or leave out seconds_per_sample and bandwidth"
+        ) from error
     per_step = two.minibatches - one.minibatches
     received = [up.to(params.dtype) for up in received]
     return Load(sent, received, per_step, one.minibatches - per_step, one.full_batches)

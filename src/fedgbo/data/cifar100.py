@@ -5,7 +5,7 @@ cifar-100-binary   train.bin, test.bin, and optionally fine_label_names.txt
 fed_cifar100       fed_cifar100_train.h5, fed_cifar100_test.h5: TFF's, already split into the paper's 500 clients
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -95,25 +95,35 @@ def _recognise(source: Path, files: Mapping[str, Any], given: str | None) -> For
 def _read_pickle(source: SourceFile) -> Labelled:
     with source.open() as stream:
         content = load_plain(stream, source.where)
-    for key in ("data", "fine_labels", "coarse_labels"):
-        if key not in content:
-            raise DataError(f"{source.where} has no '{key}'; it is not a part of CIFAR-100, or get it again")
-    data = content["data"]
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
-        raise DataError(f"{source.where}: data must be bytes of shape (samples, {PIXELS}); get it again")
-    return _labelled(data, content["fine_labels"], content["coarse_labels"], source.where)
+    data, fine, coarse = pickled_columns(content, ("fine_labels", "coarse_labels"), "CIFAR-100", source.where)
+    return _labelled(data, fine, coarse, source.where)
 
 
 def _read_binary(source: SourceFile) -> Labelled:
     """Read `train.bin` or `test.bin`: rows of a coarse byte, a fine byte and 3,072 pixels."""
-    width = PIXELS + 2
-    with source.open(MOST * width) as stream:
+    rows = byte_rows(source, PIXELS + 2, MOST)
+    return _labelled(rows[:, 2:], rows[:, 1], rows[:, 0], source.where)
+
+
+def pickled_columns(content: Mapping[str, Any], labels: Sequence[str], data_set: str, where: str) -> list[Any]:
+    """Return the pixels (N, 3072) and the unchecked labels of a pickle of CIFAR-10 or CIFAR-100."""
+    for key in ("data", *labels):
+        if key not in content:
+            raise DataError(f"{where} has no '{key}'; it is not a part of {data_set}, or get it again")
+    data = content["data"]
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
+        raise DataError(f"{where}: data must be bytes of shape (samples, {PIXELS}); get it again")
+    return [data, *(content[key] for key in labels)]
+
+
+def byte_rows(source: SourceFile, width: int, most: int) -> Array:
+    """Return the rows of a binary file that has at most so many, as bytes (N, width)."""
+    with source.open(most * width) as stream:
         content = stream.read()
     if len(content) % width:
         size = f"{len(content)} bytes, no whole number of {width}-byte rows"
         raise DataError(f"{source.where} has {size} (it breaks off in row {len(content) // width}); get it again")
-    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, width)
-    return _labelled(rows[:, 2:], rows[:, 1], rows[:, 0], source.where)
+    return np.frombuffer(content, dtype=np.uint8).reshape(-1, width)
 
 
 FORMATS = (

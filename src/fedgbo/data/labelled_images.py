@@ -14,7 +14,7 @@ import numpy as np
 
 from fedgbo.core import DataError
 from fedgbo.data.archives import SourceFile, only_file
-from fedgbo.data.cifar100 import PIXELS, SHAPE, by_name, checked_labels
+from fedgbo.data.cifar100 import PIXELS, SHAPE, by_name, byte_rows, checked_labels, pickled_columns
 from fedgbo.data.public import pick_format
 from fedgbo.data.store import Array, Packed
 from fedgbo.data.unpickle import load_plain
@@ -92,25 +92,14 @@ def _read_idx(source: SourceFile, dimensions: int) -> Array:
 def _read_pickle(source: SourceFile) -> Labelled:
     with source.open(MOST * (PIXELS + 64)) as stream:
         content = load_plain(stream, source.where)
-    for key in ("data", "labels"):
-        if key not in content:
-            raise DataError(f"{source.where} has no '{key}'; it is not a part of CIFAR-10, or get it again")
-    data = content["data"]
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
-        raise DataError(f"{source.where}: data must be bytes of shape (samples, {PIXELS}); get it again")
-    labels = checked_labels(content["labels"], CLASSES, f"{source.where}: labels")
+    data, values = pickled_columns(content, ("labels",), "CIFAR-10", source.where)
+    labels = checked_labels(values, CLASSES, f"{source.where}: labels")
     return _labelled(data.reshape(-1, *SHAPE), labels, source.where)
 
 
 def _read_binary(source: SourceFile) -> Labelled:
     """Read rows of a label and 3,072 pixels."""
-    width = PIXELS + 1
-    with source.open(MOST * width) as stream:
-        content = stream.read()
-    if len(content) % width:
-        size = f"{len(content)} bytes, no whole number of {width}-byte rows"
-        raise DataError(f"{source.where} has {size} (it breaks off in row {len(content) // width}); get it again")
-    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, width)
+    rows = byte_rows(source, PIXELS + 1, MOST)
     return _labelled(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], source.where)
 
 

@@ -92,12 +92,12 @@ def claim(out: Path, configs: Sequence[RunConfig]) -> bool:
     return claim_folder(out, "compare.json", content, "comparison")
 
 
-def everyone(task: str, field: str = FIELD) -> tuple[str, ...]:
+def everyone(task: str) -> tuple[str, ...]:
     """Return what `all` stands for: the algorithms that have presets tuned with the same effort for the task.
 
     Personalised ones are among them where clients have test sets. Without such presets it is the paper's algorithms.
     """
-    names = [row.algorithm for row in presets(field) if row.task in task_names(task)]
+    names = [row.algorithm for row in presets(FIELD) if row.task in task_names(task)]
     own_tests = bool(names) and build("task", {"name": task}).data.client_tests is not None
     return tuple(name for name in names if own_tests or name not in PERSONALISED) or PAPER
 

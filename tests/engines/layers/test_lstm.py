@@ -7,7 +7,7 @@ from torch import nn
 from fedgbo.engines.layers import accelerate, recurrent
 from fedgbo.engines.layers.recurrent import FastLSTM
 from fedgbo.native import library
-from tests.engines.layers.compare import TOLERANCE, assert_same_bits, assert_same_function, relative, run
+from tests.engines.layers.compare import TOLERANCE, assert_as_exact, assert_same_bits, assert_same_function, relative
 
 
 @pytest.mark.usefixtures("backend")
@@ -40,15 +40,7 @@ def test_any_shape(batch, steps, inputs, hidden, batch_first, scale, wants, seed
     layer = nn.LSTM(inputs, hidden, 2, batch_first=batch_first)
     shape = (batch, steps, inputs) if batch_first else (steps, batch, inputs)
     x = (scale * torch.randn(shape)).requires_grad_(wants)
-    exact = nn.LSTM(inputs, hidden, 2, batch_first=batch_first, dtype=torch.float64)
-    exact.load_state_dict(layer.state_dict())
-    (out, grads), (theirs, their_grads), (truth, true_grads) = (
-        run(module, inputs) for module, inputs in ((accelerate(layer), x), (layer, x), (exact, x.double()))
-    )
-    assert grads.keys() == true_grads.keys()
-    for name, value in {**true_grads, "": truth}.items():
-        ours, stock = (grads[name], their_grads[name]) if name else (out, theirs)
-        assert relative(ours, value) < max(least, 4 * relative(stock, value)), name
+    assert_as_exact(accelerate(layer), layer, x, least)
 
 
 @pytest.mark.usefixtures("backend")
