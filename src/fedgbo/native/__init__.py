@@ -65,9 +65,14 @@ def by_onednn(size: int, *tensors: Tensor) -> bool:
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return a @ b + bias for two matrices, outside of autograd."""
     if by_onednn(a.numel() * b.shape[1], a, b):
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(_dense(a), _dense(b).t(), bias, "none", [], "")
         return out
     return a @ b if bias is None else torch.addmm(bias, a, b)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """Return the matrix without gaps in memory, row by row or column by column; with gaps, oneDNN is slow."""
+    return x.t().contiguous().t() if x.stride(0) < x.stride(1) else x.contiguous()
 
 
 def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
