@@ -16,6 +16,8 @@ from fedgbo.native.build import BUILT, PORTABLE, digest
 SWITCH = "FEDGBO_NATIVE"  # set to 0 in the environment to use torch's operations
 TYPES = {torch.float32: "float", torch.float64: "double"}  # that the C functions exist for, and their suffixes
 
+WORTH_ONEDNN = 1 << 20  # multiply-adds of a product, for which oneDNN's 10 µs of preparation are little
+
 log = logging.getLogger(__name__)
 
 
@@ -47,6 +49,30 @@ def compiler() -> str | None:
     """Return the compiler that built the C code in use; None where there is none."""
     found = library()
     return None if found is None else found.fedgbo_compiler().decode()
+
+
+def slow_mkl() -> bool:
+    """Tell whether torch's own products use half of this processor's speed, and oneDNN's are there to replace them."""
+    native = library()
+    return native is not None and native.fedgbo_slow_mkl() == 1 and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def by_onednn(size: int, *tensors: Tensor) -> bool:
+    """Tell whether oneDNN is faster than MKL for a product of so many multiply-adds on this processor."""
+    return size >= WORTH_ONEDNN and all(x.dtype == torch.float32 and x.is_cpu for x in tensors) and slow_mkl()
+
+
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return a @ b + bias for two matrices, outside of autograd."""
+    if by_onednn(a.numel() * b.shape[1], a, b):
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(_dense(a), _dense(b).t(), bias, "none", [], "")
+        return out
+    return a @ b if bias is None else torch.addmm(bias, a, b)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """Return the matrix without gaps in memory, row by row or column by column; with gaps, oneDNN is slow."""
+    return x.t().contiguous().t() if x.stride(0) < x.stride(1) else x.contiguous()
 
 
 def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:

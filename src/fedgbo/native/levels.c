@@ -16,6 +16,16 @@ const char *fedgbo_compiler(void) {
 #endif
 }
 
+/* Whether MKL, torch's library for matrix products, leaves AVX-512 unused: it does on all processors but Intel's. */
+int fedgbo_slow_mkl(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
+#else
+    return 0;
+#endif
+}
+
 const char *fedgbo_level(void) {
 #if defined(__x86_64__)
     __builtin_cpu_init();

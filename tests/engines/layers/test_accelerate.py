@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedgbo.engines import layers
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.layers import accelerate
 from fedgbo.engines.layers.conv import FastConv2d
@@ -81,10 +82,10 @@ def test_computes_the_same(case, kind, batch):
 @pytest.mark.parametrize("case", CASES)
 def test_keeps_parameters_names_and_the_original(case):
     stock = CASES[case][0]()
-    before, layers = dict(stock.named_parameters()), list(stock.modules())
+    before, modules = dict(stock.named_parameters()), list(stock.modules())
     fast = accelerate(stock)
     assert fast is not stock
-    assert list(stock.modules()) == layers
+    assert list(stock.modules()) == modules
     after = dict(fast.named_parameters())
     assert list(after) == list(before)
     assert all(after[name] is before[name] for name in before)
@@ -98,7 +99,8 @@ def test_same_bits_twice(case):
     assert_same_bits(accelerate(build()), inputs(32, torch.float32))
 
 
-def test_replaces_the_paper_s_layers():
+def test_replaces_the_paper_s_layers(monkeypatch):
+    monkeypatch.setattr(layers, "slow_mkl", lambda: False)
     fast = accelerate(paper_cnn(3, 32, 100))
     kinds = [type(layer) for layer in fast]
     block = [FastConv2d, nn.Identity, nn.Identity]  # the convolution pools, and does the ReLU

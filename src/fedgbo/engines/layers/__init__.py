@@ -3,13 +3,18 @@
 import copy
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgbo.engines.layers.conv import FastConv2d, FastMaxPool2d
 from fedgbo.engines.layers.network import is_changed
 from fedgbo.engines.layers.recurrent import FastGRU, FastLSTM, supports
+from fedgbo.native import WORTH_ONEDNN, by_onednn, product, slow_mkl
+
+ROWS = 1024  # samples, or places of its sequences, of a large minibatch
 
 
 class FastAttention(nn.MultiheadAttention):
@@ -37,11 +42,11 @@ class FastAttention(nn.MultiheadAttention):
             return super().forward(
                 query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
             )
-        projected = functional.linear(query, self.in_proj_weight, self.in_proj_bias)
+        projected = linear(query, self.in_proj_weight, self.in_proj_bias)
         q, k, v = (self._by_head(part) for part in projected.chunk(3, -1))
         out = functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
         out = (out.transpose(1, 2) if self.batch_first else out.permute(2, 0, 1, 3)).flatten(2)
-        return functional.linear(out, self.out_proj.weight, self.out_proj.bias), None
+        return linear(out, self.out_proj.weight, self.out_proj.bias), None
 
     def _by_head(self, x: Tensor) -> Tensor:
         """Return (B, heads, L, d)."""
@@ -55,9 +60,57 @@ class FastAttention(nn.MultiheadAttention):
         return layer._qkv_same_embed_dim and layer.dropout == 0 and not extras
 
 
+class FastLinear(nn.Linear):
+    """nn.Linear by oneDNN, for processors on which torch's own products are slow."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return (..., O) for (..., I)."""
+        return linear(input, self.weight, self.bias)
+
+    @staticmethod
+    def supports(layer: nn.Linear) -> bool:
+        """Tell whether this is such a processor, and whether the product of a usual batch is worth it."""
+        return layer.weight.dtype == torch.float32 and layer.weight.numel() >= WORTH_ONEDNN // ROWS and slow_mkl()
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x weight^T + bias for x (..., I), weight (O, I) and bias (O), with gradients of any order."""
+    given = (x, weight) if bias is None else (x, weight, bias)
+    plain = type(x) is Tensor and not x.is_nested and x.layout == torch.strided and not torch.is_autocast_enabled("cpu")
+    if plain and x.ndim > 1 and x.shape[-1] == weight.shape[1] and by_onednn(x.numel() * len(weight), *given):
+        out: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), weight, bias)  # type: ignore[no-untyped-call]
+        return out.view(*x.shape[:-1], len(weight))
+    return functional.linear(x, weight, bias)
+
+
+class _Linear(torch.autograd.Function):
+    """x (N, I), weight (O, I), bias (O) -> (N, O)."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return product(x, weight.t(), bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dx, dw, db = ctx.needs_input_grad
+        return (
+            linear(grad, weight.t()) if dx else None,
+            linear(grad.t(), x.t()) if dw else None,
+            grad.sum(0) if db else None,
+        )
+
+
 FASTER: dict[type[nn.Module], tuple[type[nn.Module], Callable[..., bool]]] = {
     nn.Conv2d: (FastConv2d, FastConv2d.supports),
     nn.GRU: (FastGRU, supports),
+    nn.Linear: (FastLinear, FastLinear.supports),
     nn.LSTM: (FastLSTM, supports),
     nn.MultiheadAttention: (FastAttention, FastAttention.supports),
     nn.MaxPool2d: (FastMaxPool2d, FastMaxPool2d.supports),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fedgbo.native import TYPES, library
+from fedgbo.native import TYPES, library, slow_mkl
 
 FEW = 4  # input channels up to which the C code beats oneDNN, whose vectors run along the channels
 MANY = 3  # weights for each number of a batch, from which oneDNN's rearranging of weights costs more than a product
@@ -38,7 +38,7 @@ class FastConv2d(nn.Conv2d):
         if not input.is_cpu or input.ndim != 4 or input.shape[1] != self.in_channels or 0 in input.shape:
             return super().forward(input)
         weights, numbers = self.weight.numel(), input.numel()
-        if weights > MANY * numbers and not isinstance(self.padding, str):
+        if weights > MANY * numbers and not isinstance(self.padding, str) and library() and not slow_mkl():
             return self._by_product(input, self.padding)
         layout = torch.channels_last if weights < numbers else torch.contiguous_format  # the weights are copied, too
         weight, x = self.weight.contiguous(memory_format=layout), input.contiguous(memory_format=layout)

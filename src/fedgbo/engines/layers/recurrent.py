@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fedgbo.native import library
+from fedgbo.native import library, product
 
 WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
@@ -104,7 +104,7 @@ class _GRULayer(torch.autograd.Function):
         x = x.reshape(T * B, -1)
         bias = torch.cat((b_ih, b_hh[2 * H :]))  # b_n of the hidden state stays apart: r multiplies it
         bias[: 2 * H] += b_hh[: 2 * H]
-        gates = (x @ w_ih.t()).view(T, B, 3 * H)
+        gates = product(x, w_ih.t()).view(T, B, 3 * H)
         hidden = x.new_empty(T + 1, B, H)
         hidden[0] = h
         inner = x.new_empty(T, B, H)
@@ -121,12 +121,12 @@ class _GRULayer(torch.autograd.Function):
         carry = NativeLoops().backward(grad, gates, inner, hidden, w_hh, delta)
         delta = delta.view(T * B, 4 * H)
         recurrent, projected = delta[:, : 3 * H], delta[:, H:]
-        dw_hh = recurrent.t() @ hidden[:T].view(T * B, H)
+        dw_hh = product(recurrent.t(), hidden[:T].view(T * B, H))
         bias = delta.sum(0)
         return (
-            (projected @ w_ih).view(T, B, -1) if ctx.needs_input_grad[0] else None,
+            product(projected, w_ih).view(T, B, -1) if ctx.needs_input_grad[0] else None,
             carry,
-            projected.t() @ x,
+            product(projected.t(), x),
             torch.cat((dw_hh[H:], dw_hh[:H])),
             bias[H:],
             torch.cat((bias[H : 3 * H], bias[:H])),
@@ -214,6 +214,6 @@ class _LSTMLayer(torch.autograd.Function):
         written = [tensor.data_ptr() for tensor in (delta, dz, dc)]
         backward = library().fedgbo_lstm_backward  # type: ignore[union-attr]
         backward(T, B, I, H, skipped, *addresses, *grad.stride()[:2], *written)
-        dw = delta.view(T * B, 4 * H).t() @ z[:T].view(T * B, -1)
+        dw = product(delta.view(T * B, 4 * H).t(), z[:T].view(T * B, -1))
         dx = dz[:T, :, :I] if skipped else None
         return dx, dz[0, :, skipped : skipped + H], dc, dw[:, :I], dw[:, I:-1], dw[:, -1], dw[:, -1]
