@@ -32,6 +32,7 @@ PYTHON = {"True": True, "False": False, "None": None}
 GLOBAL = ("fedgbo", "mfl", "mimelite", "mimexlite")  # they share an optimiser's statistics
 SETTINGS = (
     "lr", "server_lr", "beta", "beta1", "beta2", "eps", "weight_decay", "mu", "alpha", "rho", "q", "lam", "tau",
+    "average",
 )  # fmt: skip
 
 
@@ -61,6 +62,7 @@ class Request(BaseModel):
     q: Setting = None
     lam: Setting = None
     tau: int | None = None
+    average: Setting = None
     rounds: int = Field(default=100, ge=1)
     local_steps: int | list[int] | Table = 10
     seed: int = Field(default=0, ge=0)
@@ -139,16 +141,15 @@ class Request(BaseModel):
 
     def _check_names(self, accepted: Sequence[str]) -> None:
         """Raise on a name that is neither a setting of a run nor one of the algorithm's."""
-        for key in self.model_extra or {}:
-            if key not in accepted:
-                known = [name for name in Request.model_fields if name not in SETTINGS]
-                raise ConfigError(unknown("setting", key, (*known, *(accepted or SETTINGS))))
+        for key in [key for key in self.model_extra or {} if key not in accepted][:1]:
+            known = [name for name in Request.model_fields if name not in SETTINGS]
+            raise ConfigError(unknown("setting", key, (*known, *(accepted or SETTINGS))))
 
 
 def _names_optimiser(algorithm: Table) -> bool:
     """Return whether an algorithm's table is complete, as it names an optimiser."""
-    slots = optimiser_slots(find("algorithm", str(algorithm["name"])))
-    return any("name" in algorithm[slot] for slot in slots if isinstance(algorithm.get(slot), dict))
+    slots = (algorithm.get(slot) for slot in optimiser_slots(find("algorithm", str(algorithm["name"]))))
+    return any("name" in given for given in slots if isinstance(given, dict))
 
 
 def same_as_fedavg(config: RunConfig) -> str | None:
