@@ -81,6 +81,15 @@ def task_names(task: str) -> tuple[str, str]:
     return task, task.removesuffix("-synthetic").removesuffix("-clients")
 
 
+def no_row(name: str, task: str, algorithm: str, optimiser: str | None, steps: int | None) -> str:
+    """Return the message that these presets have no such row, with the rows or the tasks that they have."""
+    asked = ", ".join(str(part) for part in (task, algorithm, optimiser, f"K={steps}" if steps else None) if part)
+    rows = [row for row in presets(name) if row.task in task_names(task)]
+    have = sorted({f"{row.algorithm} {row.optimiser} K={row.local_steps}" for row in rows})
+    others = f"nothing for this task, only for {', '.join(sorted({row.task for row in presets(name)}))}"
+    return f"preset {name} has no settings for {asked}; it has: {', '.join(have) or others}"
+
+
 def known_name(text: str) -> str:
     """Return a name as presets spell it: ours in lower case, file.py:Class as the user wrote it."""
     return text if ":" in text else text.lower()

@@ -18,11 +18,10 @@ from fedgbo.experiments.presets import (
     algorithm_table,
     check_complete,
     known_name,
+    no_row,
     optimiser_slots,
     preset,
     preset_of,
-    presets,
-    task_names,
 )
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find, parameters
@@ -120,7 +119,7 @@ class Request(BaseModel):
         if chosen != "none":
             row = preset(chosen, task, known_name(algorithm), optimiser and known_name(optimiser), steps)
             if self.preset and (row is None or steps not in (None, row.local_steps)):
-                raise ConfigError(_no_row(chosen, task, algorithm, optimiser, steps))
+                raise ConfigError(no_row(chosen, task, algorithm, optimiser, steps))
         if row is None:
             table = algorithm_table(algorithm, optimiser, settings)
             check_complete(table)
@@ -141,9 +140,9 @@ class Request(BaseModel):
 
     def _check_names(self, accepted: Sequence[str]) -> None:
         """Raise on a name that is neither a setting of a run nor one of the algorithm's."""
-        for key in [key for key in self.model_extra or {} if key not in accepted][:1]:
+        if strange := [key for key in self.model_extra or {} if key not in accepted]:
             known = [name for name in Request.model_fields if name not in SETTINGS]
-            raise ConfigError(unknown("setting", key, (*known, *(accepted or SETTINGS))))
+            raise ConfigError(unknown("setting", strange[0], (*known, *(accepted or SETTINGS))))
 
 
 def _names_optimiser(algorithm: Table) -> bool:
@@ -311,10 +310,3 @@ def _line_of(text: str, word: str) -> int | None:
     """Return the number of the first line with `word` as a key or a value."""
     pattern = re.compile(rf"(^|[\s\[{{.,\"'=]){re.escape(word)}($|[\s\]}}.,\"'=])")
     return next((n for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)), None)
-
-
-def _no_row(name: str, task: str, algorithm: str, optimiser: str | None, steps: int | None) -> str:
-    asked = ", ".join(str(part) for part in (task, algorithm, optimiser, f"K={steps}" if steps else None) if part)
-    rows = [row for row in presets(name) if row.task in task_names(task)]
-    have = sorted({f"{row.algorithm} {row.optimiser} K={row.local_steps}" for row in rows})
-    return f"preset {name} has no settings for {asked}; it has: {', '.join(have) or 'nothing for this task'}"
