@@ -80,14 +80,22 @@ def _at(run: RunData) -> tuple[Cell, ...]:
 
 
 def _means(runs: Sequence[RunData], target: float) -> str:
-    """Return the means over seeds of the averaged runs at the last round that all of them have."""
+    """Return the means over seeds at the last round that all averaged runs have, and the rounds to the target."""
     end = min(max(_curve(run)) for run in runs)
-    said = []
+    said, at = [], {}
     for label in dict.fromkeys(run.config.label for run in runs):
         own = [run for run in runs if run.config.label == label]
-        mean = float(np.mean([_curve(run)[end] for run in own]))
-        reached = [_reached(run, target) for run in own]
-        rounds = ", ".join("not reached" if r is None else str(r) for r in reached)
-        seeds = ", ".join(str(run.config.seed) for run in own)
-        said.append(f"{label} has {percent(mean, None)}% (mean of seeds {seeds}) and reaches the target at {rounds}")
-    return f"The target is {percent(target, None)}%. After {end} rounds, {'; '.join(said)}."
+        at[label] = {run.config.seed: _curve(run)[end] for run in own}
+        rounds = ", ".join(str(_reached(run, target) or "not reached") for run in own)
+        seeds = ", ".join(map(str, at[label]))
+        mean = percent(float(np.mean(list(at[label].values()))), None)
+        said.append(
+            f"{label} (seeds {seeds}): mean {mean}% after {end} rounds; rounds to {percent(target, None)}%: {rounds}."
+        )
+    if len(at) == 2:
+        (first, one), (second, other) = at.items()
+        pairs = [f"{100 * (other[seed] - one[seed]):+.1f}" for seed in one if seed in other]
+        said.append(
+            f"Difference of {second} to {first} after {end} rounds, in points, seed by seed: {', '.join(pairs)}."
+        )
+    return " ".join(said)
