@@ -3,7 +3,8 @@
     python scripts/results.py               # the page from the files: make results
     python scripts/results.py runs/real     # first the runs below it into the files: make results RUNS=runs/real
 
-A task's runs go into docs/results/TASK.csv, which is written anew: name all folders of a task at once. What is made
+A task's runs go into docs/results/TASK.csv, and those with averages of models into recipe.csv. These files are written
+anew: name all folders of a task at once. What is made
 stands in the page between <!-- begin: NAME --> and <!-- end -->; the rest of the page is written by hand and stays.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from results_digits import digits_parts, draw_digits
+from results_recipe import AVERAGED, decays_part, recipe_part
 from results_study import STUDIES, draw_study, study_part
 from results_tasks import TASKS, draw, save_with_digest, task_part
 
@@ -31,8 +33,11 @@ def export(places: Sequence[Path], folder: Path) -> None:
     found = collect(places)
     for problem in found.problems:
         print(f"left out: {problem.reason}", file=sys.stderr)
-    for name in TASKS:
-        runs = [run for run in found.runs if run.config.task["name"] == name and run.records]
+    averaged = [run for run in found.runs if run.config.algorithm["name"] == AVERAGED and run.records]
+    kinds = {name: [r for r in found.runs if r.config.task["name"] == name and r not in averaged] for name in TASKS}
+    kinds["recipe"] = [run for run in averaged if run.config.task["name"] == "cifar100"]
+    for name, found_runs in kinds.items():
+        runs = [run for run in found_runs if run.records]
         if runs:
             write_atomic(folder / f"{name}.csv", metrics_csv(runs).encode())
             print(f"{name}.csv: {len(runs)} runs")
@@ -88,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parts[name] = task_part(name, runs)
             if runs:
                 draw(name, runs, file, given.docs / "images")
+        parts |= {"recipe": recipe_part(folder), "average-decays": decays_part(folder)}
         for name in STUDIES:
             parts[f"study-{name}"] = study_part(name, folder)
             draw_study(name, folder, given.docs / "images")

@@ -11,7 +11,7 @@ from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group
 from fedgbo.reports.table import Cell, Table, markdown
 
-STUDIES = ("cifar100",)
+STUDIES = ("cifar100", "digits-average")
 
 
 def study_part(name: str, folder: Path) -> str:

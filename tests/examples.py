@@ -24,6 +24,7 @@ AFFINE = [name for name, optimiser in OPTIMISERS.items() if isinstance(optimiser
 ALGORITHMS = {
     "adaptivefedopt": fedgbo.AdaptiveFedOpt(SGD, ADAM),
     "apfl": fedgbo.APFL(SGD, alpha=0.4),
+    "averaged": fedgbo.Averaged(fedgbo.FedGBO(ADAM), decay=0.5),
     "ditto": fedgbo.Ditto(SGD, lam=0.5),
     "fedadagrad": fedgbo.FedAdagrad(SGD, fedgbo.AdaGrad(lr=0.5)),
     "fedadam": fedgbo.FedAdam(SGD, ADAM),

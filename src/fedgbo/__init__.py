@@ -14,6 +14,7 @@ from fedgbo.algorithms import (
     MFL,
     SCAFFOLD,
     AdaptiveFedOpt,
+    Averaged,
     Ditto,
     FedAdagrad,
     FedAdam,
@@ -93,15 +94,16 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 
 __all__ = [
     "APFL", "GHBM", "MFL", "SCAFFOLD", "SGD", "AMSGrad", "AdaGrad", "Adam", "AdamW", "AdaptiveFedOpt",
-    "AffineOptimiser", "Aggregator", "Asynchronous", "Client", "ClipNorm", "Comparison", "ConfigError", "Constant",
-    "CorrectedAdam", "DataError", "Deadline", "Ditto", "DivergenceError", "ExactMean", "Exponential", "FedAdagrad",
-    "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedGBOError", "FedLin", "FedMAX",
-    "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi", "FederatedAlgorithm", "FederatedData",
-    "FederationError", "FixedSize", "GradientRule", "InverseSqrt", "Lion", "MaxEntropy", "Mean", "Median", "Mime",
-    "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser", "Poisson", "Progress", "Proximal", "QFedAvg",
-    "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler", "Schedule", "Scores",
-    "SharpnessAware", "Signum", "State", "Step", "StopRun", "Task", "Term", "Transform", "TrimmedMean", "Upload",
-    "Yogi", "__version__", "check", "compare", "evaluate", "group_norm", "load", "partition", "places", "run",
+    "AffineOptimiser", "Aggregator", "Asynchronous", "Averaged", "Client", "ClipNorm", "Comparison", "ConfigError",
+    "Constant", "CorrectedAdam", "DataError", "Deadline", "Ditto", "DivergenceError", "ExactMean", "Exponential",
+    "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedGBOError",
+    "FedLin", "FedMAX", "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi", "FederatedAlgorithm",
+    "FederatedData", "FederationError", "FixedSize", "GradientRule", "InverseSqrt", "Lion", "MaxEntropy", "Mean",
+    "Median", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "Nesterov", "Optimiser", "Poisson", "Progress",
+    "Proximal", "QFedAvg", "RMSProp", "RankError", "Record", "Result", "RunFolderError", "SGDm", "Sampler",
+    "Schedule", "Scores", "SharpnessAware", "Signum", "State", "Step", "StopRun", "Task", "Term", "Transform",
+    "TrimmedMean", "Upload", "Yogi", "__version__", "check", "compare", "evaluate", "group_norm", "load",
+    "partition", "places", "run",
 ]  # fmt: skip
 
 

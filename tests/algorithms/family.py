@@ -72,6 +72,18 @@ def fedcm(x, size, alpha=0.3, server_lr=0.8, gradient=grad):
     return x
 
 
+def averaged(x, size, decay=0.6, beta=0.8):
+    """FedGBO with SGDm, whose model a is not the one that trains."""
+    a, m = x, np.zeros(P)
+    for t in range(ROUNDS):
+        s = cohort_of(t, size)
+        moved = mean([x - sgd(x, i, gradient=lambda y, i: beta * m + (1 - beta) * grad(y, i)) for i in s])
+        x, m = x - moved, moved / (LR * mean([K[i] for i in s]))
+        d = min(decay, (t + 1) / (t + 10))
+        a = d * a + (1 - d) * x
+    return a
+
+
 def sharp(y, i, rho=0.2):
     g = grad(y, i)
     return grad(y + rho * g / np.linalg.norm(g), i)

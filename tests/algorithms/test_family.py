@@ -14,6 +14,7 @@ SGD = fedgbo.SGD(LR)
 HEAD = [(12, 15)]
 ALGORITHMS = {
     "fedcm": (fedgbo.FedCM(SGD, alpha=0.3, server_lr=0.8), family.fedcm, {}),
+    "averaged": (fedgbo.Averaged(fedgbo.FedGBO(fedgbo.SGDm(LR, 0.8)), decay=0.35), family.averaged, {"decay": 0.35}),
     "fedsam": (fedgbo.FedSAM(SGD, rho=0.2, server_lr=0.9), family.fedsam, {}),
     "mofedsam": (fedgbo.MoFedSAM(SGD, alpha=0.3, rho=0.2, server_lr=0.8), family.mofedsam, {}),
     "scaffold": (fedgbo.SCAFFOLD(SGD, server_lr=0.8), family.scaffold, {}),

@@ -149,7 +149,7 @@ GOOD = {
     "scaffold": lambda: fedgbo.run(make_task(7, clients_per_round=4, batch_size=4), SCAFFOLD, rounds=6),
     **{
         name: lambda name=name: fedgbo.run(make_task(7, clients_per_round=4, batch_size=4), EXAMPLES[name], rounds=6)
-        for name in ("feddyn", "ditto", "apfl", "fedper", "fedrep", "mime", "qfedavg", "ghbm", "mofedsam")
+        for name in ("feddyn", "ditto", "apfl", "fedper", "fedrep", "mime", "qfedavg", "ghbm", "mofedsam", "averaged")
     },
     "fedgbo-adamw": lambda: fedgbo.run(digits(), fedgbo.FedGBO(fedgbo.AdamW(0.01, 0.9)), rounds=2, local_steps=3),
     "mfl-corrected": lambda: fedgbo.run(make_task(5), fedgbo.MFL(fedgbo.CorrectedAdam(0.1, 0.9)), rounds=3),

@@ -100,6 +100,39 @@ def test_where_each_setting_belongs():
     }
 
 
+def test_average_makes_any_algorithm_the_base():
+    plain, smooth = (requested_config(None, {}, ["lr=0.3", "beta=0.5", *more])[0] for more in ([], ["average=0.9"]))
+    assert smooth.algorithm == {"name": "averaged", "decay": 0.9, "base": plain.algorithm}
+    assert smooth.label == "averaged-fedgbo-sgdm"
+    assert smooth.built_algorithm == fedgbo.Averaged(plain.built_algorithm, decay=0.9)
+    with pytest.raises(fedgbo.ConfigError, match="fedgbo: optimiser sgdm needs beta; for example"):
+        requested_config(None, {"preset": "none"}, ["algorithm=fedgbo:sgdm", "lr=0.3", "average=0.9"])
+    with pytest.raises(fedgbo.ConfigError, match="averaged needs base"):
+        requested_config(None, {}, ["algorithm=averaged"])
+
+
+@pytest.mark.parametrize(
+    ("given", "label", "settings"),
+    [
+        ({"task": "cifar100"}, "averaged-fedgbo-sgdm", "lr=0.1, beta=0.8, average=0.995"),
+        ({"task": "cifar100", "algorithm": "fedavg"}, "averaged-fedavg", "lr=0.1, average=0.995"),
+        ({"task": "digits"}, "fedgbo-sgdm", "lr=1, beta=0.8"),
+    ],
+)
+def test_the_recommended_preset(given, label, settings):
+    config, note = requested_config(None, {**given, "preset": "recommended"})
+    assert config.label == label
+    assert note == f"preset recommended: {settings}"
+
+
+def test_the_recommended_preset_names_its_tasks():
+    message = (
+        "recommended has no settings for femnist, fedgbo, K=10; it has: nothing for this task, only for cifar100, di"
+    )
+    with pytest.raises(fedgbo.ConfigError, match=message):
+        requested_config(None, {"task": "femnist", "preset": "recommended"})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -162,9 +195,11 @@ def test_a_comparison_is_planned_and_claims_its_folder(tmp_path):
     with pytest.raises(fedgbo.ConfigError, match="fedavg is named twice"):
         jobs_of(plan(["fedavg", "fedavg"], 1, {"task": "digits"})[0], tmp_path)
     everything = {config.algorithm["name"] for config in plan(["all"], 1, {"task": "digits"})[0]}
-    assert everything == ALGORITHMS.keys() - PERSONALISED - {"fedbuff"}, "fedbuff needs a sampler with a clock"
+    assert everything == ALGORITHMS.keys() - PERSONALISED - {"averaged", "fedbuff"}, (
+        "one needs a base, the other a clock"
+    )
     assert {config.algorithm["name"] for config in plan(["all"], 1, {"task": "digits-clients"})[0]} == (
-        ALGORITHMS.keys() - {"fedbuff", "fedbn"}
+        ALGORITHMS.keys() - {"averaged", "fedbuff", "fedbn"}
     ), "the CNN of digits has no batch normalisation"
     assert {config.algorithm["name"] for config in plan(["paper"], 1, {"task": "digits"})[0]} == set(PAPER)
     adam = plan(["paper"], 1, {"task": "digits", "optimiser": "adam"})[0]

@@ -2,6 +2,7 @@
 
 from fedgbo.algorithms.adaptivefedopt import AdaptiveFedOpt, FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedgbo.algorithms.apfl import APFL
+from fedgbo.algorithms.averaged import Averaged
 from fedgbo.algorithms.ditto import Ditto
 from fedgbo.algorithms.fedavg import FedAvg
 from fedgbo.algorithms.fedbn import FedBN
@@ -28,6 +29,7 @@ from fedgbo.core import FederatedAlgorithm
 ALGORITHMS: dict[str, type[FederatedAlgorithm]] = {
     "adaptivefedopt": AdaptiveFedOpt,
     "apfl": APFL,
+    "averaged": Averaged,
     "ditto": Ditto,
     "fedadagrad": FedAdagrad,
     "fedadam": FedAdam,
@@ -61,7 +63,8 @@ PERSONALISED = ("apfl", "ditto", "fedbn", "fedper", "fedrep")
 """The algorithms whose clients use models of their own."""
 
 __all__ = [
-    "ALGORITHMS", "APFL", "GHBM", "MFL", "PAPER", "PERSONALISED", "SCAFFOLD", "AdaptiveFedOpt", "Ditto", "FedAdagrad",
-    "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedLin", "FedMAX", "FedNova",
-    "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi", "Mime", "MimeXlite", "Mimelite", "MoFedSAM", "QFedAvg",
+    "ALGORITHMS", "APFL", "GHBM", "MFL", "PAPER", "PERSONALISED", "SCAFFOLD", "AdaptiveFedOpt", "Averaged", "Ditto",
+    "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBuff", "FedCM", "FedDyn", "FedGBO", "FedLin",
+    "FedMAX", "FedNova", "FedPer", "FedProx", "FedRep", "FedSAM", "FedYogi", "Mime", "MimeXlite", "Mimelite",
+    "MoFedSAM", "QFedAvg",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from fedgbo.algorithms.averaged import Averaged
 from fedgbo.algorithms.fedlin import FedLin
 from fedgbo.algorithms.mime import Mime
 from fedgbo.core import ConfigError, Mean, Number, Part, State, WrappedAlgorithm, not_negative, positive, whole
@@ -31,6 +32,8 @@ class FedBuff(WrappedAlgorithm):
         positive("server_lr", self.server_lr)
         not_negative("exponent", self.exponent)
         whole("max_staleness", self.max_staleness, least=0)
+        if isinstance(self.base, Averaged):
+            raise ConfigError("FedBuff: the average must be outside: Averaged(FedBuff(...))")
         if isinstance(self.base, FedBuff | FedLin | Mime):
             raise ConfigError(f"FedBuff: base must be an algorithm with one exchange per round, not {self.base!r}")
 

@@ -17,6 +17,7 @@ from fedgbo.algorithms import (
     MFL,
     SCAFFOLD,
     AdaptiveFedOpt,
+    Averaged,
     FedAdagrad,
     FedAdam,
     FedAvg,
@@ -64,6 +65,8 @@ def step_operations(algorithm: FederatedAlgorithm) -> int | None:
 
 
 def _own_operations(algorithm: FederatedAlgorithm) -> int | None:
+    if isinstance(algorithm, Averaged):  # its clients are those of its base
+        return _own_operations(algorithm.base)
     kind = type(algorithm)
     if kind in PLAIN:
         return FIXED[SGD]

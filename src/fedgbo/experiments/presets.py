@@ -12,7 +12,7 @@ from fedgbo.core import ConfigError, Optimiser, unknown
 from fedgbo.runs.describe import find, name_of, parameters
 
 COLUMNS = ["Dataset", "Algorithm", "Optimiser", "K", "Settings"]
-PRESETS = ("digits", "field", "paper")  # paper.csv is an exact copy of the authors' table
+PRESETS = ("digits", "field", "paper", "recommended")  # paper.csv is an exact copy of the authors' table
 FIELD = "field"  # every algorithm, tuned with the same effort: scripts/tune_digits.py --field
 SPELLINGS = {"client_lr": "lr", "clr": "lr", "slr": "server_lr", "sbeta": "beta"}  # the authors', for AdaptiveFedOpt
 EXAMPLES = {
@@ -81,6 +81,15 @@ def task_names(task: str) -> tuple[str, str]:
     return task, task.removesuffix("-synthetic").removesuffix("-clients")
 
 
+def no_row(name: str, task: str, algorithm: str, optimiser: str | None, steps: int | None) -> str:
+    """Return the message that these presets have no such row, with the rows or the tasks that they have."""
+    asked = ", ".join(str(part) for part in (task, algorithm, optimiser, f"K={steps}" if steps else None) if part)
+    rows = [row for row in presets(name) if row.task in task_names(task)]
+    have = sorted({f"{row.algorithm} {row.optimiser} K={row.local_steps}" for row in rows})
+    others = f"nothing for this task, only for {', '.join(sorted({row.task for row in presets(name)}))}"
+    return f"preset {name} has no settings for {asked}; it has: {', '.join(have) or others}"
+
+
 def known_name(text: str) -> str:
     """Return a name as presets spell it: ours in lower case, file.py:Class as the user wrote it."""
     return text if ":" in text else text.lower()
@@ -98,8 +107,12 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
     >>> algorithm_table("fedgbo", "sgdm", {"lr": 0.1, "beta": 0.9})
     {'name': 'fedgbo', 'optimiser': {'name': 'sgdm', 'lr': 0.1, 'beta': 0.9}}
 
-    A table under the name of an optimiser's place (`optimiser`, `client`, `server`) goes there as it is.
+    A table under the name of an optimiser's place (`optimiser`, `client`, `server`) goes there as it is. With
+    `average`, the algorithm is the base of `Averaged`, with this decay.
     """
+    if (average := settings.get("average")) is not None:
+        own = {key: value for key, value in settings.items() if key != "average"}
+        return {"name": "averaged", "decay": average, "base": algorithm_table(algorithm, optimiser, own)}
     made = find("algorithm", algorithm)
     slots = optimiser_slots(made)
     table: dict[str, Any] = {"name": algorithm}
@@ -147,12 +160,15 @@ def accepted_settings(algorithm: str, optimiser: str | None) -> list[str]:
     accepted = [key for name in names for key in parameters(find("optimiser", name))]
     accepted += [key for key in parameters(made) if key not in (*slots, "objective", "inverse")]
     accepted += ["server_lr"] if len(slots) > 1 else []
+    accepted += ["average"] if "base" not in accepted else []
     return list(dict.fromkeys(accepted))
 
 
 def check_complete(table: Mapping[str, Any]) -> None:
     """Raise if a table of `algorithm_table` lacks settings; the message shows how to give them."""
-    slots = [key for key in optimiser_slots(find("algorithm", table["name"])) if isinstance(table[key], Mapping)]
+    if table["name"] == "averaged" and isinstance(base := table.get("base"), Mapping) and "name" in base:
+        table = base
+    slots = [key for key in optimiser_slots(find("algorithm", table["name"])) if isinstance(table.get(key), Mapping)]
     messages = []
     for kind, inner in [("algorithm", table), *(("optimiser", table[slot]) for slot in slots)]:
         lacking = [key for key, must in parameters(find(kind, inner["name"])).items() if must and key not in inner]

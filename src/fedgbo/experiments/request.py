@@ -18,11 +18,10 @@ from fedgbo.experiments.presets import (
     algorithm_table,
     check_complete,
     known_name,
+    no_row,
     optimiser_slots,
     preset,
     preset_of,
-    presets,
-    task_names,
 )
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find, parameters
@@ -32,6 +31,7 @@ PYTHON = {"True": True, "False": False, "None": None}
 GLOBAL = ("fedgbo", "mfl", "mimelite", "mimexlite")  # they share an optimiser's statistics
 SETTINGS = (
     "lr", "server_lr", "beta", "beta1", "beta2", "eps", "weight_decay", "mu", "alpha", "rho", "q", "lam", "tau",
+    "average",
 )  # fmt: skip
 
 
@@ -61,6 +61,7 @@ class Request(BaseModel):
     q: Setting = None
     lam: Setting = None
     tau: int | None = None
+    average: Setting = None
     rounds: int = Field(default=100, ge=1)
     local_steps: int | list[int] | Table = 10
     seed: int = Field(default=0, ge=0)
@@ -118,7 +119,7 @@ class Request(BaseModel):
         if chosen != "none":
             row = preset(chosen, task, known_name(algorithm), optimiser and known_name(optimiser), steps)
             if self.preset and (row is None or steps not in (None, row.local_steps)):
-                raise ConfigError(_no_row(chosen, task, algorithm, optimiser, steps))
+                raise ConfigError(no_row(chosen, task, algorithm, optimiser, steps))
         if row is None:
             table = algorithm_table(algorithm, optimiser, settings)
             check_complete(table)
@@ -139,16 +140,15 @@ class Request(BaseModel):
 
     def _check_names(self, accepted: Sequence[str]) -> None:
         """Raise on a name that is neither a setting of a run nor one of the algorithm's."""
-        for key in self.model_extra or {}:
-            if key not in accepted:
-                known = [name for name in Request.model_fields if name not in SETTINGS]
-                raise ConfigError(unknown("setting", key, (*known, *(accepted or SETTINGS))))
+        if strange := [key for key in self.model_extra or {} if key not in accepted]:
+            known = [name for name in Request.model_fields if name not in SETTINGS]
+            raise ConfigError(unknown("setting", strange[0], (*known, *(accepted or SETTINGS))))
 
 
 def _names_optimiser(algorithm: Table) -> bool:
     """Return whether an algorithm's table is complete, as it names an optimiser."""
-    slots = optimiser_slots(find("algorithm", str(algorithm["name"])))
-    return any("name" in algorithm[slot] for slot in slots if isinstance(algorithm.get(slot), dict))
+    slots = (algorithm.get(slot) for slot in optimiser_slots(find("algorithm", str(algorithm["name"]))))
+    return any("name" in given for given in slots if isinstance(given, dict))
 
 
 def same_as_fedavg(config: RunConfig) -> str | None:
@@ -310,10 +310,3 @@ def _line_of(text: str, word: str) -> int | None:
     """Return the number of the first line with `word` as a key or a value."""
     pattern = re.compile(rf"(^|[\s\[{{.,\"'=]){re.escape(word)}($|[\s\]}}.,\"'=])")
     return next((n for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)), None)
-
-
-def _no_row(name: str, task: str, algorithm: str, optimiser: str | None, steps: int | None) -> str:
-    asked = ", ".join(str(part) for part in (task, algorithm, optimiser, f"K={steps}" if steps else None) if part)
-    rows = [row for row in presets(name) if row.task in task_names(task)]
-    have = sorted({f"{row.algorithm} {row.optimiser} K={row.local_steps}" for row in rows})
-    return f"preset {name} has no settings for {asked}; it has: {', '.join(have) or 'nothing for this task'}"

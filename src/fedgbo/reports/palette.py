@@ -23,6 +23,7 @@ ALGORITHMS: dict[str, tuple[str, str]] = {  # by their names in the catalogue: a
     "mimelite": ("Mimelite", "#7f5f96"),
     "mimexlite": ("MimeXlite", "#bd788d"),
     "apfl": ("APFL", "#8f5a83"),
+    "averaged": ("Averaged", "#a0645a"),
     "ditto": ("Ditto", "#6967a1"),
     "fedadagrad": ("FedAdagrad", "#779c63"),
     "fedadam": ("FedAdam", "#5498be"),

@@ -121,9 +121,13 @@ def name_of(kind: type) -> str:
 def label_of(algorithm: Mapping[str, Any]) -> str:
     """Return a short name for the table of an algorithm: its name, and its optimiser's unless that is plain SGD.
 
+    The name of an algorithm around another one is followed by that of its base.
+
     >>> label_of({"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.1, "beta": 0.9}})
     'fedgbo-sgdm'
     """
+    if isinstance(base := algorithm.get("base"), Mapping):
+        return f"{algorithm['name'].rpartition(':')[2].lower()}-{label_of(base)}"
     optimiser = algorithm.get("server") or algorithm.get("optimiser") or {}
     names = [algorithm["name"], optimiser.get("name", "sgd")]
     return "-".join(short for name in names if (short := name.rpartition(":")[2].lower()) != "sgd")
