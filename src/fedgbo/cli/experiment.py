@@ -44,7 +44,15 @@ from fedgbo.experiments.results import (
     without_accuracy,
 )
 from fedgbo.experiments.shelf import State
-from fedgbo.experiments.study import carry_out, diverged_runs, final_groups, kept_runs, read_study, search_table
+from fedgbo.experiments.study import (
+    carry_out,
+    diverged_contenders,
+    diverged_runs,
+    final_groups,
+    kept_runs,
+    read_study,
+    search_table,
+)
 from fedgbo.reports.charts import panel_chart
 from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.curves import curve, curves_csv
@@ -56,6 +64,9 @@ Overrides = Annotated[
     opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs, which override those of the file.")
 ]
 Out = Annotated[Path, Option("--out", "-o", help="The folder of all runs, tables and pictures.")]
+PaperOverrides = Annotated[
+    opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs, which override the paper's.")
+]
 Scale = Annotated[float, Option(help="Shorten all runs: with 0.1, to a tenth of the rounds and seeds.")]
 Output = Annotated[Path | None, opt.Output(help="Write to this file instead of the terminal.")]
 StandIns = Annotated[bool, Option("--stand-ins", help="Use synthetic data of the same shape, which needs no files.")]
@@ -77,7 +88,7 @@ def experiment(
     wide: opt.Wide = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Carry out the runs of an experiment file that are not finished, and summarise all runs.
+    """Run everything in an experiment file that is not finished, and summarise all runs.
 
     Stop it at any time and repeat the command: finished runs are not repeated, the others resume.
 
@@ -226,7 +237,7 @@ def _runs_command(
     """Return the command for a figure or table that is made of runs."""
 
     def command(
-        overrides: Overrides = None,
+        overrides: PaperOverrides = None,
         tasks: Annotated[opt.Texts, Option(help="Run only these tasks, such as cifar100,sent140.")] = None,
         optimisers: Annotated[opt.Texts, Option(help="Run only these optimisers, such as sgdm,adam.")] = None,
         scale: Scale = 1.0,
@@ -288,7 +299,7 @@ def study(
     runs = kept_runs(kept)
     show_table(search_table(asked, runs), wide)
     if groups := final_groups(asked, runs):
-        section = Section(asked.title, tuple(groups))
+        section = Section(asked.title, tuple(groups), diverged_contenders(asked, runs))
         show_table(summary_table([section], "study", "The chosen settings on the test set"), wide)
         for line in conclusion(summarise(groups)):
             out.print(escape(line))
