@@ -25,7 +25,7 @@ from fedgbo.cli.console import (
     stopped_by_ctrl_c,
     with_seeds,
 )
-from fedgbo.core import DivergenceError, RunFolderError
+from fedgbo.core import DataError, DivergenceError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
 from fedgbo.experiments.jobs import Ending, Job, code_of, run_jobs
@@ -250,7 +250,10 @@ def _runs_command(
     ) -> None:
         changes = Changes(scale, stand_ins, tuple(overrides or ()))
         asked = paper_experiment(name, changes, opt.comma_list(tasks), opt.comma_list(optimisers))
-        found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
+        try:
+            found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
+        except DataError as error:
+            raise DataError(f"{error} (--stand-ins takes synthetic data for all tasks)") from error
         if found.finished:
             present(found, asked, to, wide)
         _end(asked, found)
