@@ -4,7 +4,14 @@ from pathlib import Path
 
 from results_tasks import MILESTONES, save_with_digest, wrapped
 
-from fedgbo.experiments.study import diverged_runs, final_groups, kept_runs, read_study, search_table
+from fedgbo.experiments.study import (
+    diverged_contenders,
+    diverged_runs,
+    final_groups,
+    kept_runs,
+    read_study,
+    search_table,
+)
 from fedgbo.reports.comparison import conclusion, percent, summarise
 from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
@@ -23,7 +30,10 @@ def study_part(name: str, folder: Path) -> str:
     missing = [c.label for c in study.contenders if len(c.due(runs))]
     parts = [markdown(search_table(study, runs)).strip()]
     if groups := final_groups(study, runs):
-        parts += [f"![test accuracy against rounds](images/study-{name}.svg)", markdown(_table(groups)).strip()]
+        parts += [
+            f"![test accuracy against rounds](images/study-{name}.svg)",
+            markdown(_table(groups, list(diverged_contenders(study, runs)))).strip(),
+        ]
         parts += [
             *map(wrapped, conclusion(summarise(groups))),
             wrapped(" ".join(cost_remarks(True, len(groups[0].runs)))),
@@ -45,7 +55,7 @@ def draw_study(name: str, folder: Path, images: Path) -> None:
     save_with_digest(chart, file, images / f"study-{name}")
 
 
-def _table(groups: list[Group]) -> Table:
+def _table(groups: list[Group], diverged: list[str]) -> Table:
     seeds = sorted(run.config.seed for run in groups[0].runs)
     end = int(groups[0].rounds[-1])
     marks = [*[t for t in MILESTONES if t < end][-3:], end]
@@ -54,5 +64,6 @@ def _table(groups: list[Group]) -> Table:
         at = dict(zip(group.rounds.astype(int).tolist(), group.accuracy.mean(axis=0).tolist(), strict=True))
         rows.append((*cells, *(Cell(percent(at[t], None) if t in at else "-") for t in marks)))
     columns = (*cost_columns(True), *(f"After {t} (%)" for t in marks))
+    rows += [(Cell(label), Cell("diverged"), *[Cell("-")] * (len(columns) - 2)) for label in diverged]
     title = f"The chosen settings on the test set: {end} rounds, seeds {', '.join(map(str, seeds))}"
     return Table("study", title, columns, tuple(rows), measured=True)

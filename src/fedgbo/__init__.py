@@ -5,6 +5,12 @@ task = fedgbo.Task(name="mine", data=data, model=lambda: nn.Linear(20, 3), clien
 result = fedgbo.run(task, fedgbo.FedGBO(fedgbo.SGDm(lr=0.1, beta=0.9)), rounds=20, local_steps=10, seed=0)
 """
 
+import signal
+import sys
+
+if sys.orig_argv[1:3] == ["-m", "fedgbo"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports below ends the command without a traceback
+
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from fedgbo.cli import options
 from fedgbo.cli.main import app
 from fedgbo.core import RunFolderError
+from fedgbo.core.files import write_atomic
 from fedgbo.runs.folder import RunFolder
 from tests.data.privileges import drop
 
@@ -171,17 +172,45 @@ def test_standard_output_that_is_full():
     assert done.stderr == "error: cannot write the output: No space left on device\n"
 
 
-def test_ctrl_c_during_imports(tmp_path):
+@pytest.mark.parametrize("command", [COMMAND, [sys.executable, "-m", "fedgbo"]], ids=["fedgbo", "python -m fedgbo"])
+def test_ctrl_c_during_imports(tmp_path, command):
     """The package is imported for seconds; here torch is replaced by a module that waits."""
     (tmp_path / "torch.py").write_text("import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(60)\n")
     path = os.pathsep.join([str(tmp_path), str(Path(options.__file__).parents[2])])
     process = subprocess.Popen(
-        COMMAND, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE, text=True
     )
     wait_for((tmp_path / "begun").exists)
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30)[1] == ""
-    assert process.returncode == 130
+    assert process.returncode in (130, -signal.SIGINT)  # 130 for a shell, too
+
+
+def test_ctrl_c_after_the_imports_of_the_module(my_file, tmp_path):
+    """`python -m fedgbo` stops a run as the command does, with a checkpoint."""
+    words = ["run", "--task", f"{my_file}:small", "--preset", "none", "--lr", "0.1", "--algorithm", "fedavg"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedgbo", *words, "--rounds", "100000", "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for((tmp_path / "run" / "metrics.jsonl").exists)
+    process.send_signal(signal.SIGINT)
+    stderr = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, stderr
+    assert "resume with: fedgbo resume" in stderr
+
+
+def test_a_file_on_a_read_only_file_system_is_named_as_it_was_asked_for(tmp_path):
+    place = tmp_path / "read-only"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", place], capture_output=True).returncode:
+        place.chmod(0o500)  # and without root's privileges
+    try:
+        with pytest.raises(OSError, match=r"t\.txt") as caught:
+            write_atomic(place / "t.txt", b"")
+    finally:
+        subprocess.run(["umount", "-l", place], capture_output=True)
+    assert caught.value.filename == str(place / "t.txt")
 
 
 @pytest.mark.parametrize("seconds", [0.3, 0.7, 1.1, 1.5])

@@ -39,9 +39,10 @@ def test_table_7_says_which_two_cells_differ_and_why():
 
 
 def test_table_2_shows_both_formulas():
-    output = invoke("table2", "--wide")
-    assert "v <- β v + (1 - β) g²" in output
-    assert "printed: v <- β v + (1 - β) g [1]" in output
+    output = invoke("table2")
+    assert "            Update     η g / (√v + ε)\n                       (η g / (√v + ε))\n" in output
+    assert "Tracking   v <- β v + (1 - β) g²\n                       (v <- β v + (1 - β) g) [1]\n" in output
+    assert "(1 / (1 - β₁) ((x_t - x_{t+1}) (√v + ε) / (η K) - β₁ m))\n" in output  # not wrapped in 80 columns
 
 
 def test_a_file_takes_the_output(tmp_path):

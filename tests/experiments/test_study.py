@@ -1,6 +1,7 @@
 """Studies at equal effort: the same search for every contender, on held-out data, then the chosen settings."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,16 @@ from typer.testing import CliRunner
 from fedgbo.cli.main import app
 from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.experiments.jobs import Ending, run_jobs
-from fedgbo.experiments.study import carry_out, diverged_runs, final_groups, kept_runs, read_study, search_table
+from fedgbo.experiments.study import (
+    carry_out,
+    diverged_contenders,
+    diverged_runs,
+    final_groups,
+    kept_runs,
+    read_study,
+    search_table,
+)
+from fedgbo.reports.load import metrics_csv
 from fedgbo.runs.config import RunConfig
 
 STUDY = """
@@ -111,6 +121,23 @@ def test_a_final_run_that_diverged_is_in_no_mean(done):
     assert not diverged_runs(study, kept_runs(kept))
 
 
+def test_a_contender_that_diverged_on_all_seeds_keeps_a_row(done, tmp_path):
+    file, kept, _ = done
+    runs = kept_runs(kept)
+    for key, run in runs.items():
+        if run.config.label == "fedgbo-sgdm" and run.config.held_out is None:
+            runs[key] = replace(run, status="diverged", records=run.records[:2])
+    assert diverged_contenders(read_study(file), runs) == {"fedgbo-sgdm": 2}
+    changed = tmp_path / "changed.csv"
+    changed.write_text(metrics_csv(runs.values()))
+    result = CliRunner().invoke(app, ["study", str(file), "--keep", str(changed), "--dry-run"])
+    table = result.output.partition("on the test set")[2]
+    assert re.search(r"^fedavg +\d", table, re.M), result.output
+    assert re.search(r"^fedgbo-sgdm +diverged +-", table, re.M), result.output
+    assert "fedgbo-sgdm: 2 of 2 final runs diverged: seed 0 (last evaluated after round 2), seed 1" in table
+    assert "other seeds" not in table
+
+
 def test_the_better_half_goes_on_to_a_longer_stage(tmp_path):
     text = STUDY.split("[[contender]]")[0].replace("rounds = [4]\ntrials = 2", "rounds = [20, 22, 24]\ntrials = 5")
     file = written(tmp_path, f'{text}[[contender]]\nalgorithms = "fedavg"\nlr = [1e-9, 0.3, 0.1, 1e30, 0.5]\n')
@@ -191,6 +218,28 @@ def test_a_diverged_trial_loses_and_a_contender_that_only_diverges_is_an_error(t
 def test_unequal_or_wrong_studies_are_refused(tmp_path, change, message):
     with pytest.raises(ConfigError, match=message):
         read_study(written(tmp_path, STUDY.replace(*change)))
+
+
+def test_missing_and_unknown_keys_are_named_with_their_table(tmp_path):
+    text = STUDY.replace("trials = 2", "trails = 2").replace("[final]\nrounds = 6\n", "[final]\n")
+    with pytest.raises(ConfigError) as caught:
+        read_study(written(tmp_path, text))
+    message = str(caught.value)
+    assert "search.trials is missing" in message
+    assert "unknown setting of [search] 'trails'; did you mean 'trials'? (known: held_out, rounds" in message
+    assert "final.rounds is missing" in message
+    assert "{" not in message
+
+
+def test_a_trial_is_named_by_its_setting(done):
+    study = read_study(done[0])
+    fedgbo = study.contenders[1]
+    assert [fedgbo.title(trial[0]) for trial in fedgbo.trials] == [
+        "fedgbo-sgdm (beta 0.5) search",
+        "fedgbo-sgdm (beta 0.9) search",
+    ]
+    (final, *_) = fedgbo.final_runs(kept_runs(done[1]))
+    assert fedgbo.title(final) == "fedgbo-sgdm seed 0"
 
 
 def test_the_command_prints_both_tables(done):

@@ -69,7 +69,7 @@ def test_certs_key_and_new_say_what_to_do_next(tmp_path):
         (["up", "--nodes", "0"], 2, "nodes must be a whole number of at least 1"),
         (["up", "--nodes", "1000"], 2, "1000 nodes are too many for one machine"),
         (["up", "-c", "dedline=3"], 2, "did you mean 'deadline'?"),
-        (["digest", "nowhere"], 4, "nowhere is not a run folder"),
+        (["digest", "nowhere"], 4, "there is no folder"),
     ],
 )
 def test_what_cannot_be_is_said(tmp_path, monkeypatch, args, code, message):

@@ -9,8 +9,11 @@ import pytest
 
 import fedgbo
 from fedgbo.core.errors import RunFolderError
-from fedgbo.reports.load import collect, find_runs, metrics_csv, read_metrics
+from fedgbo.reports.load import collect, find_runs, load_run, metrics_csv, read_metrics
+from fedgbo.reports.sections import sections_of
+from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.record import Record
 from tests.conftest import make_task
 from tests.reports.runs import FEDAVG, FEDGBO
 
@@ -171,3 +174,14 @@ def test_flops_that_were_not_counted_are_empty_cells(write):
         ("", "", "0"),
         ("", "", "1000"),
     ]
+
+
+def test_a_task_of_a_user_has_the_name_that_it_gave_itself(tmp_path):
+    config = RunConfig(task={"name": "mine.py:build"}, algorithm=FEDAVG, rounds=30).model_dump()
+    for place, name, expected in (("new", "activities", "activities"), ("old", "", "build")):
+        folder = RunFolder.create(tmp_path / place, config, name)
+        folder.append(Record(0, 3.0, 0.1, None, 0, 0, 0.0, 0.0, 0.0))
+        folder.close()
+        run = load_run(tmp_path / place)
+        assert run.task_name == expected
+        assert sections_of([run])[0].title == f"{expected}, K = 10"

@@ -82,7 +82,7 @@ def test_drift_that_not_all_seeds_measured_is_named_and_not_drawn(write):
     section = sections_of([drifting, write(FEDAVG, 1, [0.1, 0.2])])[0]
     assert measured(DRIFT, section.lines) == []
     assert [(note.path.name, note.reason) for note in section.notes] == [
-        ("fedavg-1", "has no measured drift, so the drift of fedavg is not drawn")
+        ("fedavg-1", "no drift was measured, so the drift of fedavg is not drawn")
     ]
     assert "<h3>Curves" in build_page([section], ["x"], [])
     alone = sections_of([drifting])[0]

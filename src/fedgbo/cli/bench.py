@@ -17,21 +17,24 @@ from fedgbo.bench.race import BenchError
 from fedgbo.bench.report import LEARNING_RATES, Row, measure, shortfalls
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, save_chart_if_possible
-from fedgbo.core import ConfigError, positive, whole
+from fedgbo.core import ConfigError, positive, unknown, whole
 from fedgbo.engines.device import cores, device_of
 from fedgbo.reports.table import quantity
 
 LINE = "{:<12}{:<8}{:>9}{:>9}{:>7}{:>8}{:>8}{:>8}{:>9}"  # 78 columns
 SPEED = LINE.format("task", "client", "steps/s", "plain", "ratio", "limit", "FedAvg", "server", "memory")
-LEGEND = """steps/s: client-steps a second. plain: the plain loop's, with one thread or all cores, whichever is faster.
-ratio: ours to the plain loop. limit: our share of the machine's speed in a matrix product. FedAvg: ours to our
-FedAvg. server: the part of a round that is not the clients'. memory: our peak."""
+LEGEND = (
+    "steps/s: local steps per second, of all clients. plain: the same of a plain PyTorch loop, with one thread or all "
+    "cores, whichever is faster. ratio: fedgbo's speed divided by the plain loop's. limit: fedgbo's share of the "
+    "machine's speed in a matrix product. FedAvg: the speed divided by that of FedAvg. server: the server's share of "
+    "a round. memory: fedgbo's peak."
+)
 
 
 def bench(
-    tasks: Annotated[str, Option(help="Tasks and models, separated by commas.", show_default="all of them")] = ",".join(
-        (*LEARNING_RATES, *MODELS)
-    ),
+    tasks: Annotated[
+        str, Option(help="Tasks and models, separated by commas. \\[default: all]", show_default=False)
+    ] = ",".join((*LEARNING_RATES, *MODELS)),
     seconds: Annotated[float, Option(help="The length of each turn in seconds; at least one round.")] = 0.5,
     repeats: Annotated[int, Option(help="The number of turns.")] = 7,
     growth: Annotated[bool, Option(help="Also measure how the cost grows.")] = True,
@@ -122,7 +125,7 @@ def _chosen(text: str, known: Iterable[str], what: str) -> list[str]:
     names = opt.comma_list([text])
     for name in names:
         if name not in known:
-            raise ConfigError(f"unknown {what} '{name}' (known: {', '.join(known)})")
+            raise ConfigError(unknown(what, name, known))
     return names
 
 

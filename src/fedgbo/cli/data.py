@@ -181,14 +181,16 @@ def _counts(arrays: Mapping[str, Array]) -> str:
 
 def _print_numbers(n: dict[str, Any]) -> None:
     out.print(f"{n['task']}: {n['clients']:,} clients, {n['clients_per_round']} per round")
+    least, most = n["least_samples"], n["most_samples"]
+    each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    mean = "" if least == most else f", mean {n['mean_samples']:.1f}"
     out.print(
-        f"samples: {n['train_samples']:,} for training ({n['least_samples']} to {n['most_samples']} a client, "
-        f"mean {n['mean_samples']:.1f}), {n['test_samples']:,} for testing"
+        f"samples: {n['train_samples']:,} for training ({each} per client{mean}), {n['test_samples']:,} for testing"
     )
     if "classes" in n:
         out.print(
-            f"classes: {n['classes']}; a client has {n['classes_per_client']:.1f} of them, and its labels are "
-            f"{n['label_distance']:.2f} away from all clients' (0: IID, 1: nothing in common)"
+            f"classes: {n['classes']}; each client has {n['classes_per_client']:.1f} of them on average, and the mean "
+            f"distance between its labels and all labels is {n['label_distance']:.2f} (0: identical, 1: disjoint)"
         )
     if "digest" in n:
         checked = "; all checksums are right" if n.get("verified") else ""
@@ -231,8 +233,17 @@ def _show_samples(samples: Samples, rows: Array, vocabulary: Array | None) -> Te
     elif inputs.ndim == 4 and inputs.shape[1] in (1, 3):
         return _images(inputs.numpy(), [str(int(y)) for y in targets])
     else:
-        lines = [f"{tuple(x.shape)} -> {y.tolist()}" for x, y in pairs]
+        lines = [f"{tuple(x.shape)} -> {_target(y.tolist())}" for x, y in pairs]
     return Text("\n".join(lines))
+
+
+def _target(value: Any) -> str:
+    """Write a number, or a list of them, with three digits.
+
+    >>> _target(7), _target([0.123456, 2.0])
+    ('7', '[0.123, 2]')
+    """
+    return f"[{', '.join(map(_target, value))}]" if isinstance(value, list) else f"{value:.3g}"
 
 
 def _images(images: Array, labels: list[str]) -> Text:

@@ -45,7 +45,7 @@ def doctor(as_json: opt.Json = False) -> None:
     if as_json:
         print_json(about)
         return
-    print_whole(simple_table("this machine", ("", ""), _facts(about)))
+    print_whole(simple_table(None, ("this machine", ""), _facts(about)))
     rows = [
         (
             name,
@@ -54,7 +54,9 @@ def doctor(as_json: opt.Json = False) -> None:
         )
         for name, there in about["extras"].items()
     ]
-    print_whole(simple_table("extras", ("extra", "installed", "for"), [tuple(map(escape, row)) for row in rows]))
+    out.print()
+    print_whole(simple_table(None, ("extra", "installed", "for"), [tuple(map(escape, row)) for row in rows]))
+    out.print()
     for line in _speed(about["machine"]):
         out.print(escape(line))
 

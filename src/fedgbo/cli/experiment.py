@@ -25,7 +25,7 @@ from fedgbo.cli.console import (
     stopped_by_ctrl_c,
     with_seeds,
 )
-from fedgbo.core import DivergenceError, RunFolderError
+from fedgbo.core import DataError, DivergenceError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, Experiment, read_experiment
 from fedgbo.experiments.jobs import Ending, Job, code_of, run_jobs
@@ -44,7 +44,15 @@ from fedgbo.experiments.results import (
     without_accuracy,
 )
 from fedgbo.experiments.shelf import State
-from fedgbo.experiments.study import carry_out, diverged_runs, final_groups, kept_runs, read_study, search_table
+from fedgbo.experiments.study import (
+    carry_out,
+    diverged_contenders,
+    diverged_runs,
+    final_groups,
+    kept_runs,
+    read_study,
+    search_table,
+)
 from fedgbo.reports.charts import panel_chart
 from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.curves import curve, curves_csv
@@ -56,6 +64,9 @@ Overrides = Annotated[
     opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs, which override those of the file.")
 ]
 Out = Annotated[Path, Option("--out", "-o", help="The folder of all runs, tables and pictures.")]
+PaperOverrides = Annotated[
+    opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs, which override the paper's.")
+]
 Scale = Annotated[float, Option(help="Shorten all runs: with 0.1, to a tenth of the rounds and seeds.")]
 Output = Annotated[Path | None, opt.Output(help="Write to this file instead of the terminal.")]
 StandIns = Annotated[bool, Option("--stand-ins", help="Use synthetic data of the same shape, which needs no files.")]
@@ -77,7 +88,7 @@ def experiment(
     wide: opt.Wide = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Carry out the runs of an experiment file that are not finished, and summarise all runs.
+    """Run everything in an experiment file that is not finished, and summarise all runs.
 
     Stop it at any time and repeat the command: finished runs are not repeated, the others resume.
 
@@ -226,7 +237,7 @@ def _runs_command(
     """Return the command for a figure or table that is made of runs."""
 
     def command(
-        overrides: Overrides = None,
+        overrides: PaperOverrides = None,
         tasks: Annotated[opt.Texts, Option(help="Run only these tasks, such as cifar100,sent140.")] = None,
         optimisers: Annotated[opt.Texts, Option(help="Run only these optimisers, such as sgdm,adam.")] = None,
         scale: Scale = 1.0,
@@ -239,7 +250,10 @@ def _runs_command(
     ) -> None:
         changes = Changes(scale, stand_ins, tuple(overrides or ()))
         asked = paper_experiment(name, changes, opt.comma_list(tasks), opt.comma_list(optimisers))
-        found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
+        try:
+            found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
+        except DataError as error:
+            raise DataError(f"{error} (--stand-ins takes synthetic data for all tasks)") from error
         if found.finished:
             present(found, asked, to, wide)
         _end(asked, found)
@@ -288,7 +302,7 @@ def study(
     runs = kept_runs(kept)
     show_table(search_table(asked, runs), wide)
     if groups := final_groups(asked, runs):
-        section = Section(asked.title, tuple(groups))
+        section = Section(asked.title, tuple(groups), diverged_contenders(asked, runs))
         show_table(summary_table([section], "study", "The chosen settings on the test set"), wide)
         for line in conclusion(summarise(groups)):
             out.print(escape(line))

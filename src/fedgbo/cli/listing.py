@@ -44,7 +44,7 @@ your own: --task my_file.py:function, --algorithm my_file.py:Class,
 
 
 def list_everything(as_json: opt.Json = False) -> None:
-    """List the available tasks, algorithms, optimisers, objective terms, schedules and presets.
+    """List everything that a setting can name: tasks, algorithms, optimisers, samplers, schedules, presets and more.
 
     The costs of an algorithm are measured by running it, with sgdm if it takes any optimiser.
     """

@@ -36,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 done, 1 unexpected failure, 2 wrong settings, 3 wrong data, 4 unusable folder or checkpoint, "
     "5 diverged, 6 another process was lost (resumable), 7 a federation failed, 129 terminal closed (resumable), "
-    "130 interrupted (resumable).",
+    "130 interrupted by Ctrl-C or SIGTERM (resumable).",
 )
 for _command in (run, resume, compare, experiment, study, tune, report, watch, export, init, doctor, bench):
     app.command()(_command)

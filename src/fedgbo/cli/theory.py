@@ -208,7 +208,7 @@ def _print_measured(problem: Problem, results: Sequence[Measurement], wide: bool
     constants = ", ".join(f"{letter} = {value:.4g}" for letter, value in values)
     title = f"known constants: {constants}; K = {results[0].training.local_steps}; seeds: {results[0].seeds}"
     assumed = ("largest gradient\n(R)", "largest ‖e_t‖\n(η̃ √Y)") if wide else ()
-    names = ("β", "T", "η", "measured\nE ‖∇F(x_t)‖²", "bound", "bound by\nmeasured", *assumed, "all hold")
+    names = ("β", "T", "η", "measured\nE ‖∇F(x_t)‖²", "bound", "bound /\nmeasured", *assumed, "all hold")
     rows = []
     for result in results:
         training, (gradient, _, error, bound_check) = result.training, result.checks

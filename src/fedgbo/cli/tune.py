@@ -216,7 +216,7 @@ def _report(study: "optuna.Study", plan: Plan, folder: Path, as_json: bool, seco
 
 def _line(tried: Tried) -> str:
     settings = ", ".join(f"{key}={value:g}" for key, value in tried.settings.items())
-    score = "" if tried.score is None else f", {tried.score:.4f}"
+    score = "" if tried.score is None else f": score {tried.score:.4f}"
     how = "" if tried.state == "finished" else f", {tried.state} at round {tried.cost['rounds']}"
     return f"{settings}{score}{how}"
 

@@ -110,7 +110,11 @@ def wanted(items: Sequence[Mapping[str, Any]]) -> str:
 
     >>> wanted([{"type": "int_type", "input": "ten"}, {"type": "dict_type", "input": "ten"}])
     "must be a whole number or a table, not 'ten'"
+    >>> wanted([{"type": "missing", "input": {}}])
+    'is missing'
     """
+    if items[0]["type"] == "missing":
+        return "is missing"
     kinds = [WANTED[item["type"]].format(**item.get("ctx", {})) for item in items if item["type"] in WANTED]
     must = f"must be {' or '.join(dict.fromkeys(kinds))}" if kinds else f"is wrong: {items[0]['msg'].lower()}"
     return f"{must}, not {items[0]['input']!r}"

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -50,7 +51,8 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = True) -> None:
                 os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only file system refuses even what is not there
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno:  # a failed write names no file, others name the temporary one
             error.filename = str(path)
         raise

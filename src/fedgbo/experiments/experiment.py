@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedgbo.core import ConfigError, FedGBOError, unknown, whole
 from fedgbo.experiments.presets import takes_optimiser, task_names
-from fedgbo.experiments.request import SETTINGS, Request, explain, parse_entry, parse_override, read_request, read_toml
+from fedgbo.experiments.request import SETTINGS, Request, parse_entry, parse_override, read_request, read_toml
 from fedgbo.experiments.shelf import group_key, identity
-from fedgbo.runs.config import RunConfig, Table
+from fedgbo.runs.config import RunConfig, Table, explain
 from fedgbo.runs.plan import evaluations
 from fedgbo.tasks import TASKS
 

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedgbo.core import ConfigError, FedGBOError, unknown
-from fedgbo.core.errors import wanted
 from fedgbo.experiments.presets import (
     accepted_settings,
     algorithm_table,
@@ -23,7 +22,7 @@ from fedgbo.experiments.presets import (
     preset,
     preset_of,
 )
-from fedgbo.runs.config import RunConfig, Table
+from fedgbo.runs.config import RunConfig, Table, explain, line_of
 from fedgbo.runs.describe import find, parameters
 
 Setting = float | Table | None  # a number or, as a table, a schedule over rounds
@@ -218,7 +217,7 @@ def point_at(error: FedGBOError, file: Path) -> FedGBOError:
     if str(error).startswith(str(file)):
         return error
     for word in re.findall(r"'([^']+)'", str(error)):
-        if line := _line_of(text, word):
+        if line := line_of(text, word):
             return type(error)(f"{file}, line {line}: {error}")
     return type(error)(f"{file}: {error}")
 
@@ -288,25 +287,3 @@ def parse_value(text: str) -> Any:
         with suppress(ValueError):  # tomllib's error is one
             return read(text)
     return text
-
-
-def explain(
-    error: ValidationError, file: Path | None, text: str, model: type[BaseModel], given: Container[str] = ()
-) -> str:
-    """Return a message that names every wrong setting, with its line unless it was `given` on the command line."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    for item in error.errors():  # one for every member of a union
-        found.setdefault(str(item["loc"][0]), []).append(item)
-    messages = []
-    for key, items in found.items():
-        forbidden = items[0]["type"] == "extra_forbidden"
-        message = unknown("setting", key, model.model_fields) if forbidden else f"{key} {wanted(items)}"
-        line = None if key in given else _line_of(text, key)
-        messages.append(f"{file}, line {line}: {message}" if file and line else message)
-    return "; ".join(messages)
-
-
-def _line_of(text: str, word: str) -> int | None:
-    """Return the number of the first line with `word` as a key or a value."""
-    pattern = re.compile(rf"(^|[\s\[{{.,\"'=]){re.escape(word)}($|[\s\]}}.,\"'=])")
-    return next((n for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)), None)

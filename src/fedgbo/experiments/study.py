@@ -21,13 +21,13 @@ from fedgbo.core import ConfigError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import Changes, make_experiment
 from fedgbo.experiments.jobs import Ending, Job
-from fedgbo.experiments.request import explain, read_toml
+from fedgbo.experiments.request import read_toml
 from fedgbo.experiments.shelf import folder_name, identity, look
 from fedgbo.reports.load import Group, RunData, group_runs, metrics_csv, read_metrics
 from fedgbo.reports.sections import differing, settings_of
 from fedgbo.reports.table import Cell
 from fedgbo.reports.table import Table as ResultTable
-from fedgbo.runs.config import RunConfig, Table
+from fedgbo.runs.config import RunConfig, Table, explain
 
 Runs = Mapping[str, RunData]  # that ended, by identity
 Trial = tuple[RunConfig, ...]  # one setting, with a run for every seed of the search
@@ -124,6 +124,22 @@ class Contender:
         common = {"held_out": None, "rounds": self.final.rounds}
         return tuple(best[0].model_copy(update={**common, "seed": seed}) for seed in self.final.seeds)
 
+    def title(self, config: RunConfig) -> str:
+        """Name a run: a trial by its setting, a final run by its seed."""
+        if config.held_out is None:
+            return f"{self.label} seed {config.seed}"
+        setting = self.setting(config)
+        return f"{self.label} ({setting}) search" if setting else f"{self.label} search"
+
+    def setting(self, config: RunConfig) -> str:
+        """Return the settings of a run in which the trials differ."""
+        own = settings_of(config)
+        return ", ".join(f"{name.rpartition('.')[2]} {own[name]}" for name in self.searched() if name in own)
+
+    def searched(self) -> list[str]:
+        """Return the names of the settings in which the trials differ."""
+        return differing([settings_of(trial[0]) for trial in self.trials])
+
     def due(self, runs: Runs) -> list[RunConfig]:
         """Return the runs to be done next: trials or, once a setting has been chosen, final runs."""
         trials = [config for trial in self.stages(runs)[-1] for config in trial]
@@ -190,7 +206,7 @@ def kept_runs(file: Path) -> dict[str, RunData]:
 def carry_out(study: Study, out: Path, kept: Path, run_all: RunAll) -> None:
     """Do all runs that are missing, and keep those that end in the file `kept`."""
     while due := study.next(kept_runs(kept)):
-        jobs = [Job(c, out / folder_name(c), f"{contender.label} {_what(c)}") for contender, c in due]
+        jobs = [Job(c, out / folder_name(c), contender.title(c)) for contender, c in due]
         ended = _collect(jobs, kept)  # by an earlier command that was interrupted
         if todo := [job for job in jobs if identity(job.config) not in ended]:
             failed = run_all(todo)
@@ -214,10 +230,6 @@ def _collect(jobs: Iterable[Job], kept: Path) -> dict[str, RunData]:
     return runs
 
 
-def _what(config: RunConfig) -> str:
-    return "search" if config.held_out is not None else f"seed {config.seed}"
-
-
 def search_table(study: Study, runs: Runs) -> ResultTable:
     """Return the chosen setting of each contender, with its score on held-out data."""
     rows = []
@@ -225,13 +237,12 @@ def search_table(study: Study, runs: Runs) -> ResultTable:
         best, stages = contender.chosen(runs), contender.stages(runs)
         scores = [[contender.score(trial, runs) for trial in trials] for trials in stages]
         settings = [settings_of(trial[0]) for trial in contender.trials]
-        names = differing(settings)
         chosen = settings_of(best[0]) if best else {}
-        ends = [] if best is None else [name for name in names if _at_end(name, chosen, settings)]
+        ends = [] if best is None else [name for name in contender.searched() if _at_end(name, chosen, settings)]
         rows.append(
             (
                 Cell(contender.label),
-                Cell(", ".join(f"{name.rpartition('.')[2]} {chosen[name]}" for name in names) if best else "not yet"),
+                Cell(contender.setting(best[0]) if best else "not yet"),
                 Cell(f"{100 * max(s for s in scores[-1] if s is not None):.1f}" if best else "-"),
                 Cell(", ".join(name.rpartition(".")[2] for name in ends) or "-"),
                 Cell(", ".join(f"{sum(s is not None for s in stage)} of {len(stage)}" for stage in scores)),
@@ -267,6 +278,12 @@ def final_groups(study: Study, runs: Runs) -> list[Group]:
     return [replace(group_runs(found)[0], label=label) for label, found in kept.items() if found]
 
 
+def diverged_contenders(study: Study, runs: Runs) -> dict[str, int]:
+    """Return the contenders whose final runs all diverged, with the number of these runs; they have no group."""
+    ended = _final_runs(study, runs)
+    return {label: len(found) for label, found in ended.items() if found and all(r.status == "diverged" for r in found)}
+
+
 def diverged_runs(study: Study, runs: Runs) -> list[str]:
     """Return a sentence for each contender with final runs that diverged; `final_groups` leaves out their seeds."""
     said = []
@@ -274,9 +291,8 @@ def diverged_runs(study: Study, runs: Runs) -> list[str]:
         lost = {run.config.seed: run.records[-1].round for run in found if run.status == "diverged"}
         if lost:
             seeds = ", ".join(f"seed {seed} (last evaluated after round {last})" for seed, last in lost.items())
-            said.append(
-                f"{label}: {len(lost)} of {len(found)} final runs diverged: {seeds}. The table has other seeds."
-            )
+            others = " The table has other seeds." if len(lost) < len(found) else ""
+            said.append(f"{label}: {len(lost)} of {len(found)} final runs diverged: {seeds}.{others}")
     return said
 
 

@@ -114,4 +114,4 @@ def _heat_map(skew: Skew) -> Any:
     clients = alt.Y("client:N", title="client", sort=[str(client) for client in skew.clients])
     tooltip = ["client:N", "class:O", alt.Tooltip("share:Q", format=".0%")]
     chart = alt.Chart(alt.Data(values=rows)).mark_rect().properties(height=14 * len(skew.clients))
-    return chart.encode(x=labels.axis(labelOverlap=True), y=clients, tooltip=tooltip)
+    return chart.encode(x=labels.axis(labelOverlap=True, labelAngle=0), y=clients, tooltip=tooltip)

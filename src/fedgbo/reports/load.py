@@ -39,6 +39,12 @@ class RunData:
     records: tuple[Record, ...]
     rounds: int = 0  # planned
     reason: str = ""  # why it diverged
+    named: str = ""  # the name that the task gave itself, if it is known
+
+    @property
+    def task_name(self) -> str:
+        """The task's own name or, if it is not known, that of the function that makes it."""
+        return self.named or str(self.config.task["name"]).rpartition(":")[2]
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ def load_run(path: Path) -> RunData:
     records = in_order(folder.records(), path / "metrics.jsonl")
     planned = [config.rounds, ended.get("rounds"), *(record.round for record in records[-1:])]
     rounds = max(number for number in planned if isinstance(number, int))  # a resumed run may be longer
-    return RunData(path, config, folder.condition(), records, rounds, str(ended.get("reason", "")))
+    return RunData(path, config, folder.condition(), records, rounds, str(ended.get("reason", "")), folder.task_name())
 
 
 DIGESTS = ("initial_params", "constants", "data", "fingerprint")  # of what a run was begun with from Python

@@ -67,7 +67,7 @@ def _view(path: Path, now: float) -> View:
     return View(
         path=path,
         label=run.config.label,
-        task=run.config.task["name"].rpartition(":")[2],
+        task=run.task_name,
         seed=run.config.seed,
         status=run.status,
         round=reached,

@@ -128,13 +128,13 @@ def sections_of(runs: Iterable[RunData]) -> list[Section]:
 
 
 def _section(title: str, name: str, runs: Sequence[RunData]) -> Section:
-    notes = [RunProblem(run.path, "has no evaluation yet") for run in runs if not run.records]
+    notes = [RunProblem(run.path, "no evaluation yet") for run in runs if not run.records]
     by_setting: dict[str, dict[int, RunData]] = {}
     for run in sorted((run for run in runs if run.records), key=lambda run: -run.records[-1].round):  # longest first
         seeds = by_setting.setdefault(json.dumps(settings_of(run.config), sort_keys=True), {})
         longest = seeds.setdefault(run.config.seed, run)
         if longest is not run:
-            notes.append(RunProblem(run.path, f"is left out: {longest.path} has the same settings and seed"))
+            notes.append(RunProblem(run.path, f"left out: {longest.path} has the same settings and seed"))
     members = [_comparable([seeds[seed] for seed in sorted(seeds)], notes) for seeds in by_setting.values()]
     settings = [settings_of(runs[0].config) for runs in members]
     labels = unique(distinct([runs[0].config.label for runs in members], settings))
@@ -148,7 +148,7 @@ def _comparable(runs: list[RunData], notes: list[RunProblem]) -> list[RunData]:
     if set.intersection(*({record.round for record in run.records} for run in runs)):
         return runs
     longest = max(runs, key=lambda run: run.records[-1].round)
-    said = f"is left out: it has no round in common with other seeds; {longest.path} is shown"
+    said = f"left out: it has no round in common with other seeds; {longest.path} is shown"
     notes += [RunProblem(run.path, said) for run in runs if run is not longest]
     return [longest]
 
@@ -162,11 +162,11 @@ def _notes(line: Line) -> list[RunProblem]:
         notes.append(RunProblem(shortest.path, said))
     without = [run for run in line.runs if not any(record.drift for record in run.records)]
     if len(without) < len(line.runs):
-        said = f"has no measured drift, so the drift of {line.label} is not drawn"
+        said = f"no drift was measured, so the drift of {line.label} is not drawn"
         notes += [RunProblem(run.path, said) for run in without]
     return notes
 
 
 def _title(run: RunData) -> str:
     steps = run.config.local_steps
-    return f"{run.config.task['name'].rpartition(':')[2]}, K {f'= {steps}' if isinstance(steps, int) else 'varies'}"
+    return f"{run.task_name}, K {f'= {steps}' if isinstance(steps, int) else 'varies'}"

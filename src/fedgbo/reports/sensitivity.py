@@ -96,7 +96,8 @@ def _ring(base: Any) -> Any:
 def _axis(alt: Any, channel: Any, scale: Scale, rows: list[dict[str, Any]], cells: bool = False) -> Any:
     """A continuous axis, or one of cells, from the smallest value to the largest, up or to the right."""
     value = "1 - datum.value" if scale.decay else "datum.value"
-    labels = {"labelExpr": f"format({value}, '.6~g')", "labelOverlap": "greedy", "labelSeparation": 6}
+    text = f"format({value}, {value} < 0.001 ? '.6~e' : '.6~g')"
+    labels = {"labelExpr": text, "labelOverlap": "greedy", "labelSeparation": 6}
     if cells:
         ascending = sorted((1 - v if scale.decay else v for v in scale.values or ()), reverse=scale.decay)
         order = ascending if channel is alt.X else ascending[::-1]

@@ -68,7 +68,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     labels: int = 1
     remarks: tuple[str, ...] = ()  # about the table as a whole
-    stacked: bool = False  # long cells: the printed value goes below ours, not beside it
+    stacked: bool = False  # one long cell per row: the printed value goes below ours, not beside it
     measured: bool = False  # our values come from runs; they need not agree with the printed ones
     brief: tuple[str, ...] = ()  # the columns that a terminal shows without --wide; by default all
 
@@ -92,7 +92,7 @@ class Table:
         for row in self.rows:
             label = " ".join(cell.ours for cell in row[: self.labels])
             for column, cell in zip(self.columns, row, strict=True):
-                yield f"{label} {column}", cell
+                yield label if self.stacked else f"{label} {column}", cell
 
     def footnotes(self) -> tuple[Footnote, ...]:
         """Return the differences from the print, one footnote for each reason."""
@@ -113,8 +113,7 @@ class Table:
         if self.measured:
             return "Our runs; the paper's values are in brackets." if printed else ""
         wrong = [place for place, cell in printed if cell.differs]
-        where = "printed ones" if self.stacked else "printed ones (in brackets)"
-        said = f"{len(printed) - len(wrong)} of {len(printed)} values agree with the {where}"
+        said = f"{len(printed) - len(wrong)} of {len(printed)} values agree with the printed ones (in brackets)"
         return f"{said}; these differ: {', '.join(wrong)}." if wrong else f"{said}."
 
 
@@ -172,7 +171,7 @@ def _markdown_cell(table: Table, cell: Cell) -> str:
         return ours
     printed = markdown_text(cell.published)
     mark = f"[^{table.footnote_number(cell)}]" if cell.differs else ""
-    return f"{ours}<br>printed: {printed}{mark}" if table.stacked else f"{ours} ({printed}){mark}"
+    return f"{ours}<br>({printed}){mark}" if table.stacked else f"{ours} ({printed}){mark}"
 
 
 def latex(table: Table) -> str:
@@ -274,7 +273,7 @@ def rich_table(table: Table, below: bool = False, head_width: int = HEAD_WIDTH) 
         add_column(grid, column, texts, right=numbers, whole=numbers and not table.stacked, head_width=head_width)
     previous = ""
     for row in table.rows:
-        if table.stacked or (table.labels > 1 and previous not in ("", row[0].ours)):
+        if table.labels > 1 and previous not in ("", row[0].ours):
             grid.add_section()
         repeated = table.labels > 1 and previous == row[0].ours
         previous = row[0].ours
@@ -315,6 +314,5 @@ def _cell(table: Table, cell: Cell, below: bool) -> Text:
     text = Text(cell.ours, style="bold red" if cell.differs else "bold" if cell.strong else "")
     if cell.published is None:
         return text
-    printed = f"\nprinted: {cell.published}" if table.stacked else f"{chr(10) if below else ' '}({cell.published})"
-    text.append(printed, style="dim")
+    text.append(f"{chr(10) if below or table.stacked else ' '}({cell.published})", style="dim")
     return text.append(f" [{table.footnote_number(cell)}]", style="bold red") if cell.differs else text

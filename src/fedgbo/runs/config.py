@@ -1,7 +1,8 @@
 """A run as plain data, as in run.json, how it is carried out, and how it is loaded."""
 
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, permutation, whole
-from fedgbo.core.errors import RunWarning
+from fedgbo.core import ConfigError, FederatedAlgorithm, RunFolderError, permutation, unknown, whole
+from fedgbo.core.errors import RunWarning, wanted
 from fedgbo.data.federated import hold_out
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.describe import build, describe, label_of
@@ -199,3 +200,35 @@ def _rebuilt(folder: Path) -> Task:
     if "initial_params" in content:
         raise ConfigError(f"{folder} was started from Python; give its task: fedgbo.load({str(folder)!r}, task=task)")
     return read_config(folder).build_task()
+
+
+def explain(
+    error: ValidationError, file: Path | None, text: str, model: type[BaseModel], given: Container[str] = ()
+) -> str:
+    """Return a message that names every wrong setting, with its line unless it was `given` on the command line."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for item in error.errors():  # one for every member of a union
+        place = [str(part) for part in item["loc"]]
+        found.setdefault(".".join(place[: 2 if _inner(model, place[0]) else 1]), []).append(item)
+    messages = []
+    for name, items in found.items():
+        outer, _, key = name.rpartition(".")
+        known = (_inner(model, outer) or model).model_fields
+        kind = f"setting of [{outer}]" if outer else "setting"
+        forbidden = items[0]["type"] == "extra_forbidden"
+        message = unknown(kind, key, known) if forbidden else f"{name} {wanted(items)}"
+        line = None if key in given or items[0]["type"] == "missing" else line_of(text, key)
+        messages.append(f"{file}, line {line}: {message}" if file and line else message)
+    return "; ".join(messages)
+
+
+def _inner(model: type[BaseModel], name: str) -> type[BaseModel] | None:
+    """Return the model of a table in a file, such as [search] of a study."""
+    kind = model.model_fields[name].annotation if name in model.model_fields else None
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def line_of(text: str, word: str) -> int | None:
+    """Return the number of the first line with `word` as a key or a value."""
+    pattern = re.compile(rf"(^|[\s\[{{.,\"'=]){re.escape(word)}($|[\s\]}}.,\"'=])")
+    return next((n for n, line in enumerate(text.splitlines(), 1) if pattern.search(line)), None)

@@ -38,8 +38,8 @@ class RunFolder:
         self._lock: TextIOWrapper | None = None
 
     @classmethod
-    def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
-        """Make the folder for a new run; it must not hold anything yet."""
+    def create(cls, path: Path, config: Mapping[str, Any], task: str = "") -> "RunFolder":
+        """Make the folder for a new run; it must not hold anything yet. `task` is the name that the task has itself."""
         folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,8 @@ class RunFolder:
             folder.lock()
             folder._must_be_empty()  # still: another process may have done this very run while we waited for the lock
             (path / "checkpoints").mkdir(exist_ok=True)
-            about = {"format": FORMAT, "config": dict(config), "versions": versions(), "machine": machine()}
+            made_on = {"versions": versions(), "machine": machine()}
+            about = {"format": FORMAT, "task_name": task, "config": dict(config), **made_on}
             write_atomic(path / "run.json", _json(about))
         except OSError as error:
             folder.close()
@@ -81,6 +82,10 @@ class RunFolder:
         if not isinstance(config, dict):
             raise RunFolderError(f"{self.path / 'run.json'} is damaged: its config is not a table")
         return config
+
+    def task_name(self) -> str:
+        """Return the name that the run's task gave itself; runs of older versions do not have it."""
+        return str(self._read("run.json").get("task_name", ""))
 
     def origin(self) -> dict[str, Any]:
         """Return the versions that the run was begun with, and what the machine was."""
@@ -238,6 +243,8 @@ class RunFolder:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
+            if not self.path.exists():
+                raise RunFolderError(f"there is no folder {self.path}") from error
             raise RunFolderError(f"{self.path} is not a run folder: it has no {name}") from error
         except (OSError, ValueError, RecursionError) as error:
             raise RunFolderError(f"{path} cannot be read: {error}") from error

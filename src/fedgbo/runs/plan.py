@@ -186,7 +186,7 @@ def open_folder(stack: ExitStack, plan: Plan, begin: Start, about: Mapping[str, 
         folder = RunFolder.open(plan.out)
         folder.lock()
     else:
-        folder = RunFolder.create(plan.out, plan.config or {})
+        folder = RunFolder.create(plan.out, plan.config or {}, plan.task.name)
     stack.callback(folder.close)
     start = _resumed(folder, about, begin) if plan.resume else begin
     if plan.rounds < start.ledger.round:

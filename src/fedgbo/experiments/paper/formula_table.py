@@ -30,9 +30,10 @@ def table2() -> Table:
         name = row["Optimiser"].lower()
         ours = steps(OPTIMISERS[name])
         statistics = ", ".join(example_optimiser(name).init(torch.ones(1)))
-        cells = [_compared(column, ours[letter], row[column]) for column, letter in STEPS.items()]
-        lines.append((Cell(row["Optimiser"]), Cell.compared(statistics, row["Statistics"]), *cells))
-    return captioned("table2", ("Optimiser", "Statistics", *STEPS), lines, stacked=True)
+        cells = {"State": Cell.compared(statistics, row["Statistics"])}
+        cells |= {step: _compared(step, ours[letter], row[step]) for step, letter in STEPS.items()}
+        lines += [(Cell(row["Optimiser"]), Cell(step), cell) for step, cell in cells.items()]
+    return captioned("table2", ("Optimiser", "Step", "Formula"), lines, labels=2, stacked=True)
 
 
 def steps(optimiser: type[Optimiser]) -> dict[str, str]:
@@ -43,10 +44,10 @@ def steps(optimiser: type[Optimiser]) -> dict[str, str]:
     return found
 
 
-def _compared(column: str, ours: str, published: str) -> Cell:
+def _compared(step: str, ours: str, published: str) -> Cell:
     if same(ours, published):
         return Cell(ours, published)
-    squared = column == "Tracking" and ours.replace("g²", "g") == published
+    squared = step == "Tracking" and ours.replace("g²", "g") == published
     return Cell(ours, published, caption("table2")["note"] if squared else UNEXPLAINED, differs=True)
 
 
