@@ -109,7 +109,8 @@ def _show_settings(config: RunConfig, folder: Path, as_json: bool) -> None:
     if as_json:
         print_json({"out": str(folder), "config": config.complete().model_dump()})
         return
-    out.print(f"would run {config.label}: {config.rounds} rounds, seed {config.seed}, into {folder}", markup=False)
+    length = f"{config.rounds} round{'s' if config.rounds > 1 else ''}"
+    out.print(f"would run {config.label}: {length}, seed {config.seed}, into {folder}", markup=False)
     for name, value in settings_of(config.complete()).items():
         out.print(f"  {name:<24} {value}", markup=False)
     out.print("nothing was run")

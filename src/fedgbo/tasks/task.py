@@ -102,7 +102,7 @@ class Task:
             if self.clients_per_round > self.data.clients:
                 raise ConfigError(
                     f"clients_per_round is {self.clients_per_round}, but there are {self.data.clients} clients; "
-                    f"give 1 to {self.data.clients}, or None for all"
+                    f"give 1 to {self.data.clients}, or all (None in Python)"
                 )
         for name in ("batch_size", "clients_per_round"):  # numbers of numpy's, too
             if getattr(self, name) is not None:
