@@ -35,7 +35,7 @@ class SparseDescent:
         return all(type(term) is Proximal for term in terms)
 
     def descend(self, client: SimulatedClient, params: Tensor, step: AffineStep) -> Tensor:
-        y, batch = params.to(client.model.params.dtype, copy=True), self._batch
+        y, batch = torch.empty_like(client.model.params).copy_(params), self._batch  # raises for another length
         start, pull = params, 0.0
         if client.terms:  # FedProx's
             start = client.start.to(y.dtype).contiguous()
