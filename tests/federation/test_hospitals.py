@@ -179,6 +179,8 @@ def guesses_the_next_orders(site, port):
         assert f"hospital-b: /v1/fleet/{what}" in (site.folder / "server" / "proxy.log").read_text()
     log = ServerFolder(site.folder / "server").log.read_text()
     assert f"node_id={number} announced an object of the server with wrong parts" in log
+    events = (site.folder / "runs" / "attacked" / "events.jsonl").read_text()
+    assert "the reply cannot be read: DataError: its arrays are larger than its clients' updates can be" in events
 
 
 def lock_the_database(server):

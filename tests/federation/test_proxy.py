@@ -300,6 +300,18 @@ def test_a_node_confirms_messages_that_it_has_once(door, caplog):
     assert "hospital-a: /v1/fleet/push-messages refused: it sent the server's message as its reply" in caplog.text
 
 
+def test_replies_that_flower_does_not_take_are_named_and_cost_more(tmp_path, caplog):
+    """Flower notes each until the run ends."""
+    door = Door(tmp_path, Limits(calls=500.0, burst=5.0))
+    assert door.call(PUSH, reply_of(7, objects=1)).status_code == 200
+    assert not caplog.records
+    door.wanted, began = [], time.monotonic()
+    for _ in range(3):
+        assert door.call(PUSH, reply_of(7, objects=1)).status_code == 200
+    assert time.monotonic() - began > 0.1  # 75 calls
+    assert caplog.messages == ["hospital-a: its reply was not taken: it is late, or not the first"] * 3
+
+
 def test_the_objects_of_a_reply_count_as_calls(tmp_path):
     door = Door(tmp_path, Limits(calls=100.0, burst=5.0, objects_per_call=4.0))
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Flower's processes, run by this module: the only place, with apps.py, that replaces parts of Flower.
+"""Flower's processes, run by this module, which replaces parts of Flower; so do apps.py and flower/messenger.py.
 
     python -P launch.py superlink SECRET [OPTION]... | supernode OPTIONS [OPTION]... | superexec TASKS [OPTION]...
 
