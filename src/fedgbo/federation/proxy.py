@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import uvicorn
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesResponse, PushMessagesResponse
-from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.message_pb2 import Metadata, PullObjectResponse
 
 from fedgbo import __version__
 from fedgbo.federation.guard import CALLS, Connection, Door, Inbox, Limits, Refused, check_request, read_request
@@ -170,8 +170,8 @@ class Proxy:
         """Check a call of the Fleet API, pass it on, and note what its answer tells."""
         call = path.removeprefix(FLEET)
         request = read_request(call, body, self._limits)
-        account.reply_bytes += len(body) if call == "push-object" else 0
-        objects = check_request(request, node.id, account.reply_bytes, account.inbox, self._limits)
+        size = account.reply_bytes + (len(body) if call == "push-object" else 0)
+        objects = check_request(request, node.id, size, account.inbox, self._limits)
         if objects:
             await self._throttle(node, objects / self._limits.objects_per_call)
         if call == "confirm-message-received" and not self._confirms(request.message_object_id, node, account.inbox):
@@ -181,6 +181,7 @@ class Proxy:
         else:
             account.worked = time.monotonic()
         answer = await self._pass(path, headers, body, node)
+        account.reply_bytes += len(body) if call == "push-object" else 0  # not if the node has to send it again
         if answer.status_code != 200:
             return answer
         if call == "pull-messages":
@@ -191,8 +192,7 @@ class Proxy:
         elif call == "confirm-message-received":
             account.inbox.confirmed(request.message_object_id)
         elif call == "push-messages":
-            answered = request.messages_list[0].metadata.reply_to_message_id
-            await self._begin_reply(answered, answer.content, node, account)
+            await self._begin_reply(request.messages_list[0].metadata, answer.content, node, account)
         return answer
 
     def _confirms(self, message: str, node: Node, inbox: Inbox) -> bool:
@@ -207,13 +207,13 @@ class Proxy:
             return False
         return True
 
-    async def _begin_reply(self, answered: str, answer: bytes, node: Node, account: Account) -> None:
+    async def _begin_reply(self, about: Metadata, answer: bytes, node: Node, account: Account) -> None:
         """Count the bytes of a reply from here, if the SuperLink took it and it is the first to its message."""
         if not PushMessagesResponse.FromString(answer).objects_to_push:
             LOG.warning("%s: its reply was not taken: it is late, or not the first", node.name)
             await self._throttle(node, NOT_TAKEN)
-        elif answered not in account.replies:
-            account.replies.append(answered)
+        elif about.reply_to_message_id not in account.replies:
+            account.replies.append(about.reply_to_message_id)
             account.reply_bytes = 0
 
     async def _pass(self, path: str, headers: Mapping[str, str], body: bytes, node: Node) -> httpx.Response:
