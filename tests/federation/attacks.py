@@ -3,10 +3,10 @@
     python -m tests.federation.attacks KEY ADDRESS CA SECONDS
 
 joins with the node's private key and offers client 1. It confirms each message before it has pulled it, so that Flower
-would delete it while the server sends it. It answers each order with four messages: the order itself, for which Flower
-would end the server's transfers, one without an end of its time, which Flower could not read again, one that is no
-reply, and one that announces the objects of the orders to come with parts that do not exist, in order to make Flower
-refuse them.
+would delete it while the server sends it. It answers the first order with four messages: the order itself, for which
+Flower would end the server's transfers, one without an end of its time, which Flower could not read again, one that is
+no reply, and one that announces the objects of the orders to come with parts that do not exist, in order to make Flower
+refuse them. It answers the other orders with an array that names its only piece very often, to fill the memory.
 """
 
 import json
@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import httpx
 from cryptography.hazmat.primitives import serialization
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.app import Message as AppMessage
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
@@ -28,6 +28,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import message_to_proto
 
 ORDER, REPLY = "a" * 64, "0" * 64  # ids
+DEFLATE = Array.deflate
 
 
 def reply_of(node, objects, sender=None, to=ORDER, runtime=0.0, root=REPLY, **more):
@@ -76,6 +77,14 @@ def as_the_order(message):
     return made
 
 
+def naming_its_piece_often(array):
+    """The content of an array whose bytes are 4,000 times those of its only piece."""
+    head, _, body = DEFLATE(array).partition(b"\0")
+    body = body.replace(b'"arraychunk_ids": [0]', b'"arraychunk_ids": [' + b"0, " * 3_999 + b"0]")
+    kind, pieces, _ = head.split(b" ")
+    return b"%b %b %d\0%b" % (kind, pieces, len(body), body)
+
+
 def main(key, address, ca, seconds):
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
     from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
@@ -101,12 +110,14 @@ def main(key, address, ca, seconds):
             )
             message.metadata.__dict__["_message_id"] = tree.object_id
             record = message.content.config_records["fedgbo"]
-            settings = json.loads(record["settings"])
+            settings, order = json.loads(record["settings"]), json.loads(record.get("order", '{"round": -1}'))
             answer = {"version": settings["version"], "clients": [1], "samples": [20], "model": settings["model"]}
-            reply = AppMessage(RecordDict({"fedgbo": ConfigRecord({"answer": json.dumps(answer)})}), reply_to=message)
+            content = RecordDict({"fedgbo": ConfigRecord({"answer": json.dumps(answer)})})
+            if order["round"] > 0:
+                content["up.1"] = ArrayRecord({"params": Array("float32", (10,), "numpy.ndarray", bytes(100_000))})
+            reply = AppMessage(content, reply_to=message)
             reply.metadata.__dict__["_message_id"] = reply.object_id
-            if "order" in record:
-                order = json.loads(record["order"])
+            if order["round"] == 0:
                 whole = get_object_tree(reply)
                 for change, objects in ((as_the_order, tree), (without_end, whole), (as_the_server, whole)):
                     with (

@@ -1,3 +1,4 @@
+import re
 import socket
 import ssl
 import stat
@@ -8,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fedgbo.core.errors import ConfigError, FederationError, RunFolderError
+from fedgbo.federation.control import control
 from fedgbo.federation.credentials import make_certificates
-from fedgbo.federation.network import Address, answers, check_server
+from fedgbo.federation.network import Address, answers, check_server, free_ports
 from fedgbo.federation.superlink import ServerFolder
 
 
@@ -107,6 +109,15 @@ def test_nobody_there(ours):
         check_server(Address("127.0.0.1", port), ours / "ca.crt")
     with pytest.raises(FederationError, match=r"there is no host 'nowhere\.invalid'"):
         check_server(Address("nowhere.invalid", port), ours / "ca.crt")
+
+
+def test_operators_of_a_server_that_was_killed_are_told_how_to_start_it(ours):
+    server = ServerFolder(ours)
+    (port,) = free_ports(1)
+    server.note(Address("127.0.0.1", port), Address("127.0.0.1", port))
+    start = re.escape(f"start it with: fedgbo federation serve {ours}")
+    with pytest.raises(FederationError, match=f"nothing answers at 127.0.0.1:{port} .* {start}"), control(server):
+        pass
 
 
 def test_waiting_for_a_server_ends_when_the_wrong_one_answers(ours, tmp_path):

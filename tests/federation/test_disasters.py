@@ -17,7 +17,7 @@ from fedgbo.federation.processes import process_tree
 from tests.cli.test_processes import wait_for
 from tests.federation.test_hospitals import Site, command_line
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("federation")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
 ROOT = [] if subprocess.run(["id", "-u"], capture_output=True, text=True).stdout == "0\n" else ["sudo", "-n"]
 EVERYBODY = ["-c", "quorum=1.0", "-c", "attempts=9", "-c", "deadline=90", "-c", "wait=240"]
 
@@ -51,9 +51,10 @@ class Machines(Site):
         self.disks = {name: Disk(folder / name) for name in ("server", "a", "b", "runs")}
         self.port = free_ports(1)[0]
         self.do(["federation", "certs", str(folder / "server" / "s")])
-        _, self.said = self.start(
-            "serve", ["federation", "serve", "server/s", "--port", str(self.port)], "serving nodes at"
-        )
+        _, self.said = served = self.start("serve", ["federation", "serve", "server/s", "--port", str(self.port)])
+        new = ["federation", "new", str(folder / "app"), "--task", str(task), "--algorithm", "scaffold", "lr=0.1"]
+        self.do([*new, "local_steps=1", "eval_every=1", "--rounds", "7"])
+        self.hear(served, "serving nodes at")
         self.nodes = {}
         for number, name in enumerate("ab"):
             node = folder / name / name
@@ -62,14 +63,12 @@ class Machines(Site):
             self.do(["federation", "register", str(folder / "server" / "s"), key, "--clients", f"{number}::2"])
             words = ["federation", "join", f"127.0.0.1:{self.port}", "--node", str(node), "--ca", "server/s/ca.crt"]
             words += ["--any-app", "-c", f"state-folder={node / 'states'}"]
-            self.nodes[name] = self.start(name, words, "has joined the federation")
-        new = ["federation", "new", str(folder / "app"), "--task", str(task), "--algorithm", "scaffold", "lr=0.1"]
-        self.do([*new, "local_steps=1", "eval_every=1", "--rounds", "7"])
+            self.nodes[name] = self.start(name, words)
 
     def run(self, name, resume=False):
         """Begin a run, or resume it; return its process and its output file."""
         words = ["federation", "run", "server/s", "app", "--resume" if resume else "--out", f"runs/{name}", *EVERYBODY]
-        return self.start(f"run-{name}-{resume}", words, "")
+        return self.start(f"run-{name}-{resume}", words)
 
     def process(self, top, *words):
         """The process of one of Flower's commands below another, by its command line or name."""
@@ -148,6 +147,7 @@ def test_every_disk_is_full_for_a_while(machines):
     time.sleep(8.0)  # nothing can be said of it: the proxy's log is on that disk
     machines.disks["server"].free()
     wait_for(lambda: "round 6:" in out.read_text() or run.poll() is not None, 200)
+    assert "no reply within" not in out.read_text()  # a reply that could not be stored is sent again
     if run.poll() is not None:  # it goes on, or ends with the command that resumes it
         run, out = resumed(machines, "full", run, out)
         in_round(6, run, out)

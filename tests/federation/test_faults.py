@@ -17,7 +17,7 @@ from fedgbo.federation.processes import process_tree
 from tests.cli.test_processes import wait_for
 from tests.federation.conftest import Federation, resolved
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("federation")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
 MOODS = ["", "nan", "slow", "slow"]  # of nodes 0 to 3; the last one is killed while it dawdles
 
 

@@ -29,7 +29,7 @@ from fedgbo.flower.registry import Registry
 from tests.cli.test_processes import wait_for
 from tests.federation.attacks import reply_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("federation")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machines")]
 PAGE = (Path(__file__).parents[2] / "docs" / "federation.md").read_text()
 
 
@@ -52,7 +52,8 @@ class Site:
         assert done.exit_code == code, done.stderr
         return done.stdout + done.stderr
 
-    def start(self, name, words, until):
+    def start(self, name, words):
+        """Start a command that stays; return its process and the file of its output."""
         file = self.folder / f"{name}.out"
         with file.open("a") as target:
             process = subprocess.Popen(
@@ -60,9 +61,13 @@ class Site:
                 stderr=target,
             )  # fmt: skip
         self.running.append(process)
-        wait_for(lambda: until in file.read_text() or process.poll() is not None, 180)
-        assert process.poll() is None, file.read_text()
         return process, file
+
+    def hear(self, started, text):
+        """Wait until a command says this."""
+        process, file = started
+        wait_for(lambda: text in file.read_text() or process.poll() is not None, 240)
+        assert process.poll() is None, file.read_text()
 
     def end(self):
         marks = process_tree(process.pid for process in self.running)
@@ -94,32 +99,33 @@ def hospital(words, letter):
 def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(site):
     port = free_ports(1)[0]
     site.do(typed("certs server", port))
-    server, said = site.start("serve", typed("serve", port), "serving nodes at")
+    server, said = served = site.start("serve", typed("serve", port))
     for letter in "ab":
         site.do(hospital(typed("key", port), letter))
         (site.folder / f"hospital-{letter}.pub").write_bytes(
             (site.folder / f"hospital-{letter}" / f"hospital-{letter}.pub").read_bytes()
         )
     (site.folder / "ca.crt").write_bytes((site.folder / "server" / "ca.crt").read_bytes())
+    (pin,) = re.findall(r"--app-sha256 ([0-9a-f]{64})", site.do(typed("new app", port)))
     join = typed("join", port)
+    site.hear(served, "serving nodes at")
     assert "does not know this node's key" in site.do(hospital(join, "a"), code=7)
     site.do(typed("register server hospital-a.pub", port))
     second = typed("register server hospital-b.pub", port)
     assert "client 0 of hospital-b already belongs to hospital-a" in site.do([*second[:-1], "0"], code=2)
     site.do(second)
+    first_started = site.start("a", [*hospital(join, "a"), "--app-sha256", pin])
+    second_node, told = second_started = site.start("b", hospital(join, "b"))
     assert "registered as hospital-b for clients 1, not for client 0" in site.do(
         [*hospital(join, "b"), "--clients", "0"], code=2
     )
-
-    (pin,) = re.findall(r"--app-sha256 ([0-9a-f]{64})", site.do(typed("new app", port)))
-    site.start("a", [*hospital(join, "a"), "--app-sha256", pin], "has joined the federation")
-    second_node, told = site.start("b", hospital(join, "b"), "has joined the federation")
-
+    for started in (first_started, second_started):
+        site.hear(started, "has joined the federation")
+    run, out = site.start("run", typed("run server app --out", port))
     (proxy,) = [one for one in process_tree([server.pid]) if "federation.proxy" in command_line(one.pid)]
     proxy.signal(signal.SIGKILL)
     wait_for(lambda: "the proxy runs again" in said.read_text(), 120)
 
-    run, out = site.start("run", typed("run server app --out", port), "waiting for")
     wait_for(lambda: "allow it with" in told.read_text() or run.poll() is not None, 120)
     assert f"the server asks this node to run app {pin}" in told.read_text()
     (allow,) = re.findall(r"allow it with: fedgbo (.*)", told.read_text())
@@ -179,6 +185,8 @@ def guesses_the_next_orders(site, port):
         assert f"hospital-b: /v1/fleet/{what}" in (site.folder / "server" / "proxy.log").read_text()
     log = ServerFolder(site.folder / "server").log.read_text()
     assert f"node_id={number} announced an object of the server with wrong parts" in log
+    events = (site.folder / "runs" / "attacked" / "events.jsonl").read_text()
+    assert "the reply cannot be read: DataError: its arrays are larger than its clients' updates can be" in events
 
 
 def lock_the_database(server):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedgbo.core.errors import MissingExtraError
-from fedgbo.federation import credentials, launch
+from fedgbo.federation import apps, credentials, launch
 from fedgbo.federation.credentials import make_certificates
 from fedgbo.federation.processes import flower_environment, process_tree
 from tests.cli.test_processes import wait_for
@@ -30,7 +30,7 @@ def task(command="flwr-serverapp", app="one"):
 def forks(monkeypatch, tmp_path):
     """An executor whose forks write a line for each task, and sleep at a server's, instead of running Flower."""
 
-    def do(channel, command, parent, apps):
+    def do(channel, command, parent, allowed):
         while True:
             words = channel.recv()
             with (tmp_path / "done").open("a") as file:
@@ -77,14 +77,14 @@ def test_the_tasks_of_a_nodes_app_share_a_fork_and_another_app_gets_its_own(fork
 
 
 def test_an_idle_fork_ends(forks, monkeypatch):
-    monkeypatch.setattr(launch, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(apps, "IDLE_SECONDS", 0.0)
     forks.launch(task("flwr-clientapp"))
     wait_for(lambda: forks.reconcile() or not forks._forks, 10)
     assert len(forks.done()) == 1
 
 
 def test_a_fork_that_is_stuck_is_replaced_when_the_next_task_comes(forks, monkeypatch):
-    monkeypatch.setattr(launch, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(apps, "STUCK_SECONDS", 0.2)
     forks.slow.touch()
     forks.launch(task("flwr-clientapp"))
     wait_for(lambda: forks.done(), 10)

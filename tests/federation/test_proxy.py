@@ -228,6 +228,10 @@ def test_large_requests_and_replies_are_refused(tmp_path):
             yield b"x" * 100
 
     assert "more than the allowed 1000 bytes" in door.call(push, pieces()).text
+    door.status = 503  # for example, its disk is full: the node sends the object again
+    for _ in range(3):
+        assert door.call(push, piece(900)).status_code == 503
+    door.status = 200
     assert door.call(push, piece(900)).status_code == 200
     assert "the reply has more than the allowed 1500 bytes" in door.call(push, piece(900)).text
     for to, wanted, status in (
@@ -298,6 +302,18 @@ def test_a_node_confirms_messages_that_it_has_once(door, caplog):
     assert not any("ignored" in record.getMessage() for record in caplog.records[told:])
     assert door.call(PUSH, reply_of(7, 1, message_id=ORDER, root=ORDER)).status_code == 403
     assert "hospital-a: /v1/fleet/push-messages refused: it sent the server's message as its reply" in caplog.text
+
+
+def test_replies_that_flower_does_not_take_are_named_and_cost_more(tmp_path, caplog):
+    """Flower notes each until the run ends."""
+    door = Door(tmp_path, Limits(calls=500.0, burst=5.0))
+    assert door.call(PUSH, reply_of(7, objects=1)).status_code == 200
+    assert not caplog.records
+    door.wanted, began = [], time.monotonic()
+    for _ in range(3):
+        assert door.call(PUSH, reply_of(7, objects=1)).status_code == 200
+    assert time.monotonic() - began > 0.1  # 75 calls
+    assert caplog.messages == ["hospital-a: its reply was not taken: it is late, or not the first"] * 3
 
 
 def test_the_objects_of_a_reply_count_as_calls(tmp_path):

@@ -30,6 +30,18 @@ def with_array(name, values):
     return change
 
 
+def naming(name, times):
+    """Let the reply have the client's update under other names."""
+
+    def change(reply):
+        record = reply.content["up.0"]
+        update = record.pop("params")
+        record.update({f"{name}{number}": update for number in range(times)})
+        return reply
+
+    return change
+
+
 def without(name):
     def change(reply):
         del reply.content["up.0"][name]

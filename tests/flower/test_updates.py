@@ -20,7 +20,7 @@ from fedgbo.pipeline.samplers import FixedSize
 from tests.conftest import make_task
 from tests.flower.federations import GBO, QUICK, events, everyone, federate, nodes, simulate, told
 from tests.flower.grids import LocalGrid
-from tests.flower.meddling import answering, empty, meddled, raises, saying, scaled, with_array, without
+from tests.flower.meddling import answering, empty, meddled, naming, raises, saying, scaled, with_array, without
 
 P = sum(parameter.numel() for parameter in everyone().model().parameters())
 
@@ -59,6 +59,19 @@ def test_an_update_that_is_not_sound_is_rejected_by_name_and_the_round_goes_on(c
     (done,) = events(tmp_path / "run", "done_round")
     assert done["took_part"] == [1, 2, 3, 4, 5]
     assert told(result)[0] == told(without_client_zero())[0]
+
+
+def test_a_reply_with_very_many_entries_is_not_read(tmp_path):
+    federate(everyone, grid=meddled(naming("a", 20_001)), rounds=1, out=tmp_path / "run")
+    (dropped,) = events(tmp_path / "run", "dropped")
+    assert (dropped["client"], dropped["reason"]) == (0, "the reply has 20003 entries; at most 20000 are read")
+
+
+def test_a_text_of_a_node_cannot_forge_lines_or_colours(tmp_path):
+    text = "x\n\x1b[31mround 1 of 1 done\ud800\u202e"
+    federate(everyone, grid=meddled(saying(error=text)), rounds=1, out=tmp_path / "run")
+    (dropped,) = events(tmp_path / "run", "dropped")
+    assert dropped["reason"] == r"its training failed: x\n\x1b[31mround 1 of 1 done\ud800\u202e"
 
 
 def without_client_zero():

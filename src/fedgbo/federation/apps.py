@@ -1,17 +1,24 @@
 """Which apps a node's operators allowed: a folder with one JSON file for each app that a server sent.
 
 An app is named by the SHA-256 of its content. A node runs an app only if its file says that it is allowed. For an app
-without a file the node writes one that asks; the operators' answer is written into it and remembered. The last function
-puts this check into Flower's process for client apps, and keeps the text of their exceptions in the node's log.
+without a file the node writes one that asks; the operators' answer is written into it and remembered.
+`guard_client_apps` puts this check into Flower's process for client apps, and keeps the text of their exceptions in the
+node's log. `Fork` is such a process, or one for a server's app.
 """
 
 import hashlib
 import importlib
 import json
+import logging
+import os
 import re
+import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +27,10 @@ from fedgbo.core.files import write_atomic
 from fedgbo.federation.credentials import private_folder, user_name
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+STUCK_SECONDS = 10.0  # for the end of a task when the next one has come
+IDLE_SECONDS = 600.0  # after which the process of a node's app ends, and frees its memory
 KNOWN = ("run", "app", "started-by", "started-at")  # what is shown of the run for which an app is sent
+LOG = logging.getLogger("flwr")
 
 
 class AppNotAllowed(FederationError):  # noqa: N818 - the operators' decision
@@ -141,3 +151,42 @@ def guard_client_apps(apps: Apps | None, replace: Callable[..., None], done: typ
 
     parts = {"pull_task_input": pull_task_input, "install_from_fab": install_from_fab, "flwr_exit": flwr_exit}
     replace(module.__name__, **parts, Error=without_text)
+
+
+@dataclass(eq=False)
+class Fork:
+    """A process for the tasks of one app."""
+
+    pid: int
+    command: str
+    app: str | None  # hash
+    channel: Connection  # tasks go in, and a word comes back for each that is done
+    tasks: list[Any] = field(default_factory=list)  # not done yet
+    idle: float = field(default_factory=time.monotonic)  # since when there are none
+    blocks: float = float("inf")  # since when it does a task while another one waits
+
+    def give(self, spec: Any) -> None:
+        """Send it a task."""
+        words = [self.command, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
+        words += ["--insecure"] if spec.insecure else ["--root-certificates", str(spec.root_certificates_path)]
+        self.channel.send(words)
+        self.make_room()
+        self.tasks.append(spec)
+
+    def make_room(self) -> None:
+        """Note that another task has come, so that the node is done with the last one, or has given it up."""
+        self.blocks = min(self.blocks, time.monotonic()) if self.tasks else float("inf")
+
+    def hear(self) -> None:
+        """Note the tasks that are done; end the process after a long time without any, or at one that was given up."""
+        with suppress(OSError, EOFError):  # closed
+            while self.channel.poll():
+                self.channel.recv()
+                self.tasks.pop(0)
+                self.idle, self.blocks = time.monotonic(), float("inf")
+            if not self.tasks and time.monotonic() - self.idle > IDLE_SECONDS:
+                self.channel.close()
+            if time.monotonic() - self.blocks > STUCK_SECONDS:
+                self.blocks = float("inf")
+                LOG.error("an app's process waits for work that the server took back; it is started again")
+                os.kill(self.pid, signal.SIGTERM)

@@ -182,7 +182,11 @@ def control(server: ServerFolder) -> Iterator[Control]:
     """Connect to the running server's Control API with its secret, which only the server's user can read."""
     require_flower()
     address = server.control()
-    check_server(address, server.ca)
+    try:
+        check_server(address, server.ca)
+    except FederationError as error:
+        command = f"fedgbo federation serve {server.path}"
+        raise FederationError(f"{error} If no server runs from {server.path}, start it with: {command}") from error
     try:
         secret = server.secret.read_text(encoding="ascii").strip()
     except OSError as error:

@@ -1,8 +1,9 @@
-"""Flower's processes, run by this module: the only place, with apps.py, that replaces parts of Flower.
+"""Flower's processes, run by this module, which replaces parts of Flower; so do apps.py and flower/messenger.py.
 
     python -P launch.py superlink SECRET [OPTION]... | supernode OPTIONS [OPTION]... | superexec TASKS [OPTION]...
 
-Each runs Flower's command of that name after a change for which Flower has no option. Only the superexec needs torch.
+Each runs Flower's command of that name after a change for which Flower has no option. The parts that are replaced are
+private: a new version of Flower may move them, and tests of real federations fail. Only the superexec needs torch.
 
 superlink   asks for the content of the file SECRET, as a bearer token, on the Control API. It answers 503, which Flower
             retries, if its database is locked or full. What nodes say of the server's objects does not count.
@@ -11,8 +12,6 @@ supernode   ends when its loop ends, where Flower's stays without asking for wor
 superexec   forks once for each app, so that a node loads its data and builds its model once for a run. Flower starts a
             process for each message, with the task's token on a command line that every user can read. On a server,
             TASKS is `server`. On a node, it is the folder of the apps that may run; `-` lets every app run.
-
-The parts that are replaced are private: a new version of Flower may move them, and tests of real federations fail.
 """
 
 import ctypes
@@ -23,10 +22,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,15 +37,11 @@ OF_SERVER, OF_CLIENT = ("flwr.superlink.cli", "fedgbo.flower.strategy"), ("flwr.
 COMMANDS = {SERVER: OF_SERVER, CLIENT: OF_CLIENT}  # modules that tasks need
 PACE = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # Flower's variable: seconds after which a superexec asks for work again
 RUN_SECONDS = 60.0  # after its last work, in which a node expects more
-STUCK_SECONDS = 10.0  # for the end of a task when the next one has come
-IDLE_SECONDS = 600.0  # after which the process of a node's app ends, and frees its memory
 
 
 def run_superlink(arguments: Sequence[str]) -> None:
     """Run Flower's SuperLink with a secret on its Control API."""
-    from fastapi import HTTPException
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
-    from sqlalchemy import Engine, event, exc
 
     secret = Path(arguments[0]).read_bytes().strip()
 
@@ -58,14 +53,33 @@ def run_superlink(arguments: Sequence[str]) -> None:
             known = any(hmac.compare_digest(token, secret) for token in tokens)
             return super().validate_tokens_in_metadata(metadata) if known else (False, None)
 
-    @event.listens_for(Engine, "handle_error")
-    def answer_503(context: Any) -> None:
-        if isinstance(context.sqlalchemy_exception, exc.OperationalError):
-            raise HTTPException(503)
-
     _replace("flwr.superlink.cli.flower_superlink", load_control_authn_plugin=SecretPlugin)
+    _answer_503()
     _let_the_server_decide()
     _command("flwr.superlink.cli", "flower_superlink", ["flower-superlink", *arguments[1:]])
+
+
+def _answer_503() -> None:
+    """Answer 503 if the database is locked or full. Flower would answer 500 or, for a node's object, "not stored"."""
+    from fastapi import HTTPException
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+    from sqlalchemy import Engine, event, exc
+
+    store_any, calls = SqlLinkState.store_object, threading.local()
+
+    @event.listens_for(Engine, "handle_error")
+    def note(context: Any) -> None:
+        if isinstance(context.sqlalchemy_exception, exc.OperationalError):
+            calls.failed = True
+            raise HTTPException(503)
+
+    def store_object(self: Any, *about: Any) -> bool:
+        calls.failed = False
+        if not (stored := store_any(self, *about)) and calls.failed:
+            raise HTTPException(503)
+        return stored
+
+    SqlLinkState.store_object = store_object  # type: ignore[assignment, method-assign]
 
 
 def _let_the_server_decide() -> None:
@@ -181,45 +195,6 @@ def _end_with(run: Callable[[], None]) -> NoReturn:
         os._exit(code if isinstance(code, int) else 1)
 
 
-@dataclass(eq=False)
-class Fork:
-    """A process for the tasks of one app."""
-
-    pid: int
-    command: str
-    app: str | None  # hash
-    channel: Connection  # tasks go in, and a word comes back for each that is done
-    tasks: list[Any] = field(default_factory=list)  # not done yet
-    idle: float = field(default_factory=time.monotonic)  # since when there are none
-    blocks: float = float("inf")  # since when it does a task while another one waits
-
-    def give(self, spec: Any) -> None:
-        """Send it a task."""
-        words = [self.command, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
-        words += ["--insecure"] if spec.insecure else ["--root-certificates", str(spec.root_certificates_path)]
-        self.channel.send(words)
-        self.make_room()
-        self.tasks.append(spec)
-
-    def make_room(self) -> None:
-        """Note that another task has come, so that the node is done with the last one, or has given it up."""
-        self.blocks = min(self.blocks, time.monotonic()) if self.tasks else float("inf")
-
-    def hear(self) -> None:
-        """Note the tasks that are done; end the process after a long time without any, or at one that was given up."""
-        with suppress(OSError, EOFError):  # closed
-            while self.channel.poll():
-                self.channel.recv()
-                self.tasks.pop(0)
-                self.idle, self.blocks = time.monotonic(), float("inf")
-            if not self.tasks and time.monotonic() - self.idle > IDLE_SECONDS:
-                self.channel.close()
-            if time.monotonic() - self.blocks > STUCK_SECONDS:
-                self.blocks = float("inf")
-                LOG.error("an app's process waits for work that the server took back; it is started again")
-                os.kill(self.pid, signal.SIGTERM)
-
-
 class _TaskDone(BaseException):
     """Ends a task of a node's app, and not its process."""
 
@@ -249,7 +224,7 @@ class ForkExecutor:
     """Flower's interface to processes: a fork of this one for each node's app, or for each server's task."""
 
     def __init__(self, command: str, apps: Path | None = None) -> None:
-        self._command, self._apps, self._forks = command, apps, list[Fork]()
+        self._command, self._apps, self._forks = command, apps, list[Any]()
 
     def get_eligible_capacity(self, supported_task_types: set[Any], **more: Any) -> tuple[set[Any], set[str]]:
         """Take tasks of one type, at any time."""
@@ -276,7 +251,9 @@ class ForkExecutor:
             self._fork(spec).give(spec)
         return LaunchResult.accepted()
 
-    def _fork(self, spec: Any) -> Fork:
+    def _fork(self, spec: Any) -> Any:
+        from fedgbo.federation.apps import Fork
+
         parent, command = os.getpid(), str(spec.task_type)
         for module in COMMANDS[command]:
             importlib.import_module(module)  # here and not in each fork, where torch would take seconds
@@ -304,9 +281,9 @@ class ForkExecutor:
                 continue
             fork.channel.close()
             self._forks.remove(fork)
-            if os.WIFSIGNALED(status) and os.WTERMSIG(status) not in (signal.SIGTERM, signal.SIGINT):
-                name = signal.Signals(os.WTERMSIG(status)).name
-                LOG.error("an app's process (%s) was killed by %s", fork.command, name)
+            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+            if number not in (0, signal.SIGTERM, signal.SIGINT):
+                LOG.error("an app's process (%s) was killed by %s", fork.command, signal.Signals(number).name)
                 if fork.command == CLIENT and fork.tasks:
                     os._exit(1)
             for waiting in fork.tasks[1:]:

@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import uvicorn
 from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesResponse, PushMessagesResponse
-from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.message_pb2 import Metadata, PullObjectResponse
 
 from fedgbo import __version__
 from fedgbo.federation.guard import CALLS, Connection, Door, Inbox, Limits, Refused, check_request, read_request
@@ -44,11 +44,11 @@ CONNECTIONS = 2000  # of all addresses; further ones are closed
 SILENT_SECONDS = 10.0  # since its last call, after which a node may connect anew
 CONNECTED_SECONDS = 90.0  # since its last call, in which a node counts as connected; Flower's nodes call every 3 s
 LOG = logging.getLogger("fedgbo.proxy")
+NOT_TAKEN = 25.0  # calls that a reply counts for if Flower does not take it, and keeps a note of it until the run ends
 PIECE = 2**16  # bytes of an answer that are sent at a time
 PASSED_ON = ("flwr-", "content-type", "accept")  # beginnings of the headers that the SuperLink gets
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 @dataclass(eq=False)
@@ -105,9 +105,8 @@ class Proxy:
                 answer = await self._fleet(path, headers, body, node, account)
                 self._count("received_bytes", node, len(body))
                 self._count("sent_bytes", node, len(answer.content))
-                if not await send_answer(
-                    send, answer.status_code, answer.content, answer.headers.get("content-type", "")
-                ):
+                kind = answer.headers.get("content-type", "")
+                if not await send_answer(send, answer.status_code, answer.content, kind):
                     LOG.warning("%s: %s: it does not read the answer, and the connection is closed", node.name, path)
         except (Refused, TimeoutError) as refusal:
             name = node.name if node else f"a stranger at {caller}"
@@ -116,8 +115,8 @@ class Proxy:
             if node is not None or time.monotonic() - self._told > 1.0:  # strangers must not fill the log
                 LOG.warning("%s: %s refused: %s", name, ascii(path[:80])[1:-1], reason)
                 self._told = time.monotonic() if node is None else self._told
-            text = json.dumps({"error": reason}).encode()
-            await send_answer(send, refusal.status if isinstance(refusal, Refused) else 408, text)
+            status = refusal.status if isinstance(refusal, Refused) else 408
+            await send_answer(send, status, json.dumps({"error": reason}).encode())
 
     def _node(self, headers: Mapping[str, str]) -> Node:
         """Return the registered node that signed a call."""
@@ -152,10 +151,9 @@ class Proxy:
         return account
 
     async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        most = self._limits.request_bytes
+        most, body, more = self._limits.request_bytes, bytearray(), True
         if int(headers.get("content-length", "0")) > most:
             raise Refused(413, f"the request has {headers['content-length']} bytes, at most {most} are allowed")
-        body, more = bytearray(), True
         while more:
             part = await receive()
             if part["type"] == "http.disconnect":
@@ -172,8 +170,8 @@ class Proxy:
         """Check a call of the Fleet API, pass it on, and note what its answer tells."""
         call = path.removeprefix(FLEET)
         request = read_request(call, body, self._limits)
-        account.reply_bytes += len(body) if call == "push-object" else 0
-        objects = check_request(request, node.id, account.reply_bytes, account.inbox, self._limits)
+        size = account.reply_bytes + (len(body) if call == "push-object" else 0)
+        objects = check_request(request, node.id, size, account.inbox, self._limits)
         if objects:
             await self._throttle(node, objects / self._limits.objects_per_call)
         if call == "confirm-message-received" and not self._confirms(request.message_object_id, node, account.inbox):
@@ -183,16 +181,18 @@ class Proxy:
         else:
             account.worked = time.monotonic()
         answer = await self._pass(path, headers, body, node)
-        if answer.status_code == 200 and call == "pull-messages":
+        account.reply_bytes += len(body) if call == "push-object" else 0  # not if the node has to send it again
+        if answer.status_code != 200:
+            return answer
+        if call == "pull-messages":
             for tree in PullMessagesResponse.FromString(answer.content).message_object_trees:
                 account.inbox.add(tree)
-        elif answer.status_code == 200 and call == "pull-object":
-            if PullObjectResponse.FromString(answer.content).object_available:
-                account.inbox.pulled(request.object_id)
-        elif answer.status_code == 200 and call == "confirm-message-received":
+        elif call == "pull-object" and PullObjectResponse.FromString(answer.content).object_available:
+            account.inbox.pulled(request.object_id)
+        elif call == "confirm-message-received":
             account.inbox.confirmed(request.message_object_id)
-        elif answer.status_code == 200 and call == "push-messages":
-            self._begin_reply(request.messages_list[0].metadata.reply_to_message_id, answer.content, account)
+        elif call == "push-messages":
+            await self._begin_reply(request.messages_list[0].metadata, answer.content, node, account)
         return answer
 
     def _confirms(self, message: str, node: Node, inbox: Inbox) -> bool:
@@ -207,10 +207,13 @@ class Proxy:
             return False
         return True
 
-    def _begin_reply(self, answered: str, answer: bytes, account: Account) -> None:
+    async def _begin_reply(self, about: Metadata, answer: bytes, node: Node, account: Account) -> None:
         """Count the bytes of a reply from here, if the SuperLink took it and it is the first to its message."""
-        if PushMessagesResponse.FromString(answer).objects_to_push and answered not in account.replies:
-            account.replies.append(answered)
+        if not PushMessagesResponse.FromString(answer).objects_to_push:
+            LOG.warning("%s: its reply was not taken: it is late, or not the first", node.name)
+            await self._throttle(node, NOT_TAKEN)
+        elif about.reply_to_message_id not in account.replies:
+            account.replies.append(about.reply_to_message_id)
             account.reply_bytes = 0
 
     async def _pass(self, path: str, headers: Mapping[str, str], body: bytes, node: Node) -> httpx.Response:
@@ -248,9 +251,9 @@ class Proxy:
                 with suppress(httpx.HTTPError):
                     self._well = (await self._superlink.get("/health", timeout=5.0)).status_code < 500
                 self._asked = time.monotonic()
-        if not self._well:
-            raise Refused(503, "the SuperLink does not answer")
-        return b'{"status": "ok"}\n'
+        if self._well:
+            return b'{"status": "ok"}\n'
+        raise Refused(503, "the SuperLink does not answer")
 
     def _count(self, what: str, node: Node | None, amount: int) -> None:
         self._counts[what, node.name if node else ""] += amount
@@ -260,12 +263,11 @@ class Proxy:
         nodes, now = self._registered(), time.time()
         seen = {node.name: self._accounts[key].seen for key, node in nodes.items() if key in self._accounts}
         values = [(f"{what}_total", {"node": node}, count) for (what, node), count in self._counts.items()]
-        for (what, run, node), count in self._runs.read().items():
-            values.append((f"{what}_total", {"run": run, "node": node}, count))
+        runs = self._runs.read().items()
+        values += [(f"{what}_total", {"run": run, "node": node}, count) for (what, run, node), count in runs]
         values += [("last_call_timestamp_seconds", {"node": node}, round(at)) for node, at in seen.items()]
-        values.append(("connected_nodes", {}, sum(now - at < CONNECTED_SECONDS for at in seen.values())))
-        values.append(("registered_nodes", {}, len(nodes)))
-        return for_prometheus(values)
+        connected = sum(now - at < CONNECTED_SECONDS for at in seen.values())
+        return for_prometheus([*values, ("connected_nodes", {}, connected), ("registered_nodes", {}, len(nodes))])
 
 
 async def send_answer(send: Send, status: int, body: bytes, kind: str = "application/json") -> bool:
@@ -305,7 +307,7 @@ def serve(folder: Path, host: str, port: int, superlink_port: int, reply_mib: in
         ssl_keyfile=str(folder / "server.key"),
         lifespan="off",
         access_log=False,
-        log_level="warning",
+        log_level="error",  # a warning for each request that is not HTTP would let strangers fill the log
         server_header=False,
         proxy_headers=False,  # an X-Forwarded-For says what its sender likes
         ws="none",

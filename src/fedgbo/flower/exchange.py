@@ -11,7 +11,17 @@ from fedgbo.core import DataError, State
 from fedgbo.flower.messenger import Events, Messenger, Reply, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.roster import Host, Roster
-from fedgbo.flower.wire import ClientFailed, NormBounds, Order, Settings, Update, read_answer, read_update, to_content
+from fedgbo.flower.wire import (
+    ClientFailed,
+    NormBounds,
+    Order,
+    Settings,
+    Update,
+    most_bytes,
+    read_answer,
+    read_update,
+    to_content,
+)
 
 PATIENCE = 2  # deadlines for which a reply is expected; one that comes after the first is only reported as late
 ASK_SECONDS = 10.0  # without a reply, after which a node is asked whether it lost its order
@@ -121,7 +131,9 @@ class Exchange:
     ) -> dict[str, tuple[SentMessage, Order]]:
         """Send nodes their orders; return what was sent, by the messages' ids."""
         contents = {node: to_content(attempt.settings, order, attempt.down) for node, order in orders.items()}
-        sent = self._messenger.send("train", contents, PATIENCE * self._options.deadline, group=str(attempt.t + 1))
+        room, seconds = most_bytes(attempt.names, attempt.like), PATIENCE * self._options.deadline
+        rooms = {node: len(order.clients) * room for node, order in orders.items()}
+        sent = self._messenger.send("train", contents, seconds, group=str(attempt.t + 1), rooms=rooms)
         for node, order in orders.items():
             if node not in sent:
                 self._report("dropped", attempt, order.clients, node, "Flower could not send it the round's work")

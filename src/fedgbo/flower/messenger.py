@@ -5,6 +5,7 @@ A reply is matched by the id of the message that it answers, and counts at most 
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,15 +13,21 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
-from flwr.app import Message, RecordDict
+from flwr.app import Array, Message, RecordDict
+from flwr.app.message.arraychunk import ArrayChunk
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_object_body,
+    get_object_children_ids_from_object_content,
+)
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
-from fedgbo.core import FederationError
-from fedgbo.flower.wire import ACTION, wire_bytes
+from fedgbo.core import DataError, FederationError
+from fedgbo.flower.wire import ACTION, short, wire_bytes
 
 MEANINGS = {
     0: "the client failed",
@@ -36,6 +43,7 @@ APP_REASON = "app "  # begins the only texts that a node's errors may bring: app
 PRIVATE_FILE = 0o600
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0)  # seconds before a failed call to the SuperLink is repeated
 MOST_PAUSE = 5.0  # seconds between looks for replies
+MOST_ENTRIES = 20_000  # of a reply's records; a node sends at most 4,096 objects
 PULL_SECONDS = 1.0  # to wait for one reply's objects; after that it is pulled in the background
 LOG = logging.getLogger("fedgbo.flower")
 WARNINGS = {"refused", "nodes", "duplicate", "rejected", "dropped", "lost", "late", "abandoned", "stopped"}
@@ -72,6 +80,7 @@ class SentMessage:
     node: int
     bytes: int
     at: float  # when, by the monotonic clock
+    room: int = 0  # bytes that the arrays of its reply may take
 
 
 @dataclass(frozen=True)
@@ -92,17 +101,26 @@ class Messenger:
     """
 
     def __init__(self, grid: Grid) -> None:
+        _bound_arrays()
         self._grid = grid
-        self._pulls: dict[str, Future[list[Message]]] = {}  # unfinished, by message id
+        self._pulls: dict[str, Future[Reply | None]] = {}  # unfinished, by message id
 
     def nodes(self) -> set[int]:
         """Return the connected nodes."""
         return set(_repeated(lambda: list(self._grid.get_node_ids())))
 
     def send(
-        self, kind: str, contents: Mapping[int, RecordDict], seconds: float, group: str = ""
+        self,
+        kind: str,
+        contents: Mapping[int, RecordDict],
+        seconds: float,
+        group: str = "",
+        rooms: Mapping[int, int] | None = None,
     ) -> dict[int, SentMessage]:
-        """Send each node its content, to be answered within `seconds`; return the messages that Flower accepted."""
+        """Send each node its content, to be answered within `seconds`; return the messages that Flower accepted.
+
+        `rooms` are the bytes that the arrays of each node's reply may take; without it, replies have no arrays.
+        """
         messages = [
             Message(content, node, f"{kind}.{ACTION}", ttl=seconds, group_id=group)
             for node, content in contents.items()
@@ -111,7 +129,7 @@ class Messenger:
         accepted = set(_repeated(lambda: list(self._grid.push_messages(messages))))
         ids, now = [message.metadata.message_id for message in messages], time.monotonic()
         return {
-            node: SentMessage(key, node, size, now)
+            node: SentMessage(key, node, size, now, (rooms or {}).get(node, 0))
             for node, key, size in zip(contents, ids, sizes, strict=True)
             if key in accepted
         }
@@ -140,19 +158,21 @@ class Messenger:
             self._pulls[message.id] = pull
             return None
         try:
-            return _first_reply(pull.result(), message)
+            return pull.result()
         except FederationError:
             raise
         except Exception as error:  # Flower assembles the reply from objects that the node made
-            return Reply(None, f"the reply cannot be read: {type(error).__name__}: {str(error)[:200]}")
+            return Reply(None, f"the reply cannot be read: {type(error).__name__}: {short(error, 200)}")
 
-    def _pull(self, message: SentMessage) -> Future[list[Message]]:
+    def _pull(self, message: SentMessage) -> Future[Reply | None]:
         """Pull the reply in a daemon thread, unlike an executor's: it must not keep the process from ending."""
-        future: Future[list[Message]] = Future()
+        future: Future[Reply | None] = Future()
 
         def pull() -> None:
+            ROOM.left = message.room
             try:
-                future.set_result(_repeated(lambda: list(self._grid.pull_messages([message.id]))))
+                found = _repeated(lambda: list(self._grid.pull_messages([message.id])))
+                future.set_result(_first_reply(found, message))
             except BaseException as error:  # raised again by `result`
                 future.set_exception(error)
 
@@ -167,10 +187,39 @@ def _first_reply(found: Iterable[Message], to: SentMessage) -> Reply | None:
         return None
     if first.has_error():
         meaning = MEANINGS.get(first.error.code, f"Flower's error {first.error.code}")
-        text = str(first.error.reason).strip()[:300]  # may quote a node's data if the node runs Flower's own processes
+        text = short(first.error.reason, 300)  # may quote a node's data if the node runs Flower's own processes
         reason = text if text.startswith(APP_REASON) else f"{meaning}; the node's log says more"
         return Reply(None, reason, gone=first.error.code == GONE)
+    if (entries := sum(map(len, first.content.values()))) > MOST_ENTRIES:
+        return Reply(None, f"the reply has {entries} entries; at most {MOST_ENTRIES} are read")
     return Reply(first.content, bytes=sum(wire_bytes([first])))
+
+
+class _Room(threading.local):
+    """How many bytes the arrays that this thread assembles may still take."""
+
+    left: float = math.inf
+
+
+ROOM = _Room()
+_ASSEMBLE = Array.inflate  # Flower's
+
+
+def _bound_arrays() -> None:
+    """Let Flower assemble a reply's arrays only while there is room for them.
+
+    An array names its pieces, as often as the node likes: a small reply could fill the memory.
+    """
+
+    def inflate(kind: type[Array], content: bytes, children: dict[str, InflatableObject] | None = None) -> Array:
+        pieces, ids = children or {}, get_object_children_ids_from_object_content(content)
+        named = json.loads(get_object_body(content, kind))["arraychunk_ids"]
+        ROOM.left -= sum(len(cast(ArrayChunk, pieces[ids[number]]).data) for number in named)
+        if ROOM.left < 0:
+            raise DataError("its arrays are larger than its clients' updates can be")
+        return _ASSEMBLE(content, pieces)
+
+    Array.inflate = classmethod(inflate)  # type: ignore[assignment, method-assign]
 
 
 def pause(poll: float, awaited: int, until: float) -> None:

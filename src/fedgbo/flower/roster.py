@@ -13,7 +13,7 @@ from fedgbo.core import DataError
 from fedgbo.flower.messenger import Events, Messenger, SentMessage, pause
 from fedgbo.flower.options import Options
 from fedgbo.flower.registry import Node, Registry, client_numbers, in_words
-from fedgbo.flower.wire import MAX_SAMPLES, Settings, json_in, to_content
+from fedgbo.flower.wire import MAX_SAMPLES, Settings, json_in, short, to_content
 
 LOOK_SECONDS = 1.0  # between looks for new nodes
 AGAIN_SECONDS = 5.0  # after which a node that was refused is asked again
@@ -156,9 +156,9 @@ class Roster:
         """Accept a node, or raise DataError with the reason."""
         answer, ours = json_in(content, "answer"), self.settings.version
         if answer.get("version") != ours:
-            raise DataError(f"it has fedgbo {str(answer.get('version'))[:40]}, the server {ours}; install the same")
+            raise DataError(f"it has fedgbo {short(answer.get('version'), 40)}, the server {ours}; install the same")
         if "error" in answer:
-            raise DataError(str(answer["error"])[:500])
+            raise DataError(short(answer["error"], 500))
         if answer.get("model") != self.settings.model:
             raise DataError("its model has other parameters (names, shapes or types) than the server's")
         offer = self._offer(answer)
@@ -188,8 +188,8 @@ class Roster:
         for client, count in zip(clients, samples, strict=True):
             if type(client) is not int or not 0 <= client < self.settings.clients:
                 raise DataError(
-                    f"it says it hosts client {str(client)[:40]}, but there are {self.settings.clients} clients"
+                    f"it says it hosts client {short(client, 40)}, but there are {self.settings.clients} clients"
                 )
             if type(count) is not int or not 0 < count <= MAX_SAMPLES:
-                raise DataError(f"it says that client {client} has {str(count)[:40]} samples")
+                raise DataError(f"it says that client {client} has {short(count, 40)} samples")
         return dict(zip(clients, samples, strict=True))

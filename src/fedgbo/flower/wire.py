@@ -133,14 +133,14 @@ def read_update(
     if not isinstance(said, dict):
         raise DataError("the reply does not have this client's update")
     if "error" in said:
-        raise ClientFailed(str(said["error"])[:300])
+        raise ClientFailed(short(said["error"], 300))
     loss, samples, operations = said.get("loss"), said.get("samples"), said.get("operations")
     if not isinstance(loss, int | float) or not abs(loss) <= MAX_LOSS:  # also true of NaN
-        raise DataError(f"its training loss is {str(loss)[:40]}")
+        raise DataError(f"its training loss is {short(loss, 40)}")
     if type(samples) is not int or not 0 <= samples <= MAX_SAMPLES:
-        raise DataError(f"it reports that it used {str(samples)[:40]} samples")
+        raise DataError(f"it reports that it used {short(samples, 40)} samples")
     if operations is not None and (not isinstance(operations, int | float) or not 0 <= operations <= MAX_SAMPLES):
-        raise DataError(f"it reports {str(operations)[:40]} operations per parameter")
+        raise DataError(f"it reports {short(operations, 40)} operations per parameter")
     record = content.array_records.get(f"up.{client}")
     if record is None:
         raise DataError("the reply has no arrays for this client")
@@ -171,7 +171,7 @@ class NormBounds:
         counts = Counter(names.values())
         usual = max(counts, key=lambda one: (counts[one], one), default=())
         found = {
-            client: f"it uploads {_short(', '.join(own))}, most others {_short(', '.join(usual))}"
+            client: f"it uploads {short(', '.join(own))}, most others {short(', '.join(usual))}"
             for client, own in names.items()
             if own != usual
         }
@@ -236,7 +236,7 @@ def from_record(record: ArrayRecord, names: Iterable[str], like: State, *, numbe
     missing, extra = sorted(set(wanted) - set(record)), sorted(set(record) - set(wanted))
     if missing or extra:
         lacks = f"lacks {', '.join(missing)}" if missing else ""
-        has = f"has an extra {_short(', '.join(extra))}" if extra else ""
+        has = f"has an extra {short(', '.join(extra))}" if extra else ""
         raise DataError(f"the update {' and '.join(filter(None, [lacks, has]))}; it must be {', '.join(wanted)}")
     kinds = {name: like.buffers if name == "buffers" and like.buffers is not None else like.params for name in wanted}
     return State.of_tensors({name: _from_array(name, record[name], kinds[name], numbers) for name in wanted})
@@ -246,12 +246,12 @@ def _from_array(name: str, array: Array, like: Tensor, numbers: bool) -> Tensor:
     """Return the vector in an array without a copy; it must not be written to."""
     kind = str(like.dtype).removeprefix("torch.")
     if array.stype != STYPE:
-        raise DataError(f"{name} is encoded as {_short(array.stype)}, not as {STYPE}")
+        raise DataError(f"{name} is encoded as {short(array.stype)}, not as {STYPE}")
     if array.dtype != kind:
-        raise DataError(f"{name} has type {_short(array.dtype)}, not {kind}")
+        raise DataError(f"{name} has type {short(array.dtype)}, not {kind}")
     shape, allowed = tuple(array.shape), [tuple(like.shape), *([(1,)] if numbers and name.startswith("stats.") else [])]
     if shape not in allowed:
-        raise DataError(f"{name} has shape {_short(str(shape))}, not {' or '.join(map(str, allowed))}")
+        raise DataError(f"{name} has shape {short(shape)}, not {' or '.join(map(str, allowed))}")
     start = _header_length(name, array.data, np.dtype(kind), shape)
     found, expected = len(array.data) - start, shape[0] * like.element_size()
     if found != expected:
@@ -270,11 +270,17 @@ def _header_length(name: str, data: bytes, kind: np.dtype[np.generic], shape: tu
             raise ValueError(f"npy version {version}")
         found, fortran, stored = npy.read_array_header_1_0(head, max_header_size=MAX_HEADER)
     except Exception as error:  # numpy also raises IndexError, TypeError and TokenError for a malformed header
-        raise DataError(f"{name} is not an npy array: {_short(str(error))}") from error
+        raise DataError(f"{name} is not an npy array: {short(error)}") from error
     if fortran or tuple(found) != shape or stored != kind:
-        actual = _short(f"{stored} of shape {tuple(found)}")
+        actual = short(f"{stored} of shape {tuple(found)}")
         raise DataError(f"{name} is declared as {kind} of shape {shape}, but its bytes are {actual}")
     return head.tell()
+
+
+def most_bytes(names: Sequence[str] | None, like: State) -> int:
+    """Return how many bytes a client's arrays take at most."""
+    largest = max(vector.nbytes for vector in (like.params, like.buffers) if vector is not None)
+    return (MAX_VECTORS if names is None else len(names)) * (largest + MAX_HEADER + 20)
 
 
 def wire_bytes(messages: Iterable[Message]) -> list[int]:
@@ -293,6 +299,11 @@ def wire_bytes(messages: Iterable[Message]) -> list[int]:
     return totals
 
 
-def _short(text: str) -> str:
-    """Return text from outside in a form fit for a log: printable ASCII, at most 80 characters."""
-    return ascii(text[:80])[1:-1] + ("..." if len(text) > 80 else "")
+def short(text: object, most: int = 80) -> str:
+    r"""Return text from outside in a form fit for a log or a terminal: printable, at most `most` characters of it.
+
+    >>> short("a\nb \x1b[31m"), short("Grüße", most=3)
+    ('a\\nb \\x1b[31m', 'Grü...')
+    """
+    letters = [letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(text)[: most + 1]]
+    return "".join(letters[:most]) + ("..." if len(letters) > most else "")
