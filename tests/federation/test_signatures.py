@@ -133,8 +133,12 @@ def test_a_run_that_never_starts_is_an_error(tmp_path, monkeypatch):
         follow(Runs("pending", tmp_path), 1, EventFile(tmp_path), lambda event: None)
 
 
-def test_an_app_that_died_is_noticed_by_the_folder_that_it_let_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "LAST_EVENT_SECONDS", 0.1)
+@pytest.mark.parametrize(("seconds", "status"), [("DIED_SECONDS", None), ("LAST_EVENT_SECONDS", "finished")])
+def test_an_app_that_died_is_noticed_by_the_folder_that_it_let_go(tmp_path, monkeypatch, seconds, status):
+    for name in ("DIED_SECONDS", "LAST_EVENT_SECONDS"):
+        monkeypatch.setattr(monitor, name, 0.1 if name == seconds else 1000.0)
+    if status is not None:
+        (tmp_path / "status.json").write_text(json.dumps({"status": status}))
     (tmp_path / "events.jsonl").write_text('{"kind": "round", "round": 1}\n')
     control = Runs("running", tmp_path)
     ending = follow(control, 1, EventFile(tmp_path), lambda event: None)

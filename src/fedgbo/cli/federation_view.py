@@ -52,7 +52,7 @@ def sentence(event: Event) -> str | None:
 
 def _nodes(event: Event) -> str:
     """Return who takes part, and on further lines who does not, and why."""
-    joined = [f"{printable(name)} ({in_words(numbers)})" for name, numbers in (event["joined"] or {}).items()]
+    joined = [f"{printable(name)} ({in_words(numbers)})" for name, numbers in sorted((event["joined"] or {}).items())]
     lines = [f"nodes that take part: {', '.join(joined) or 'none'}"]
     lines += [f"[yellow]{name} is missing[/]" for name in map(printable, event["missing"] or [])]
     refused = (event["refused"] or {}).items()

@@ -21,7 +21,8 @@ EVENT_SECONDS = 0.1  # between reads of the events
 PENDING_SECONDS = 180.0  # for the server's app to start; about 3 on an idle machine
 STATUS_SECONDS = 1.0  # between queries to the SuperLink
 SILENT_SECONDS = 120.0  # without an answer of the SuperLink, after which it is given up
-LAST_EVENT_SECONDS = 10.0  # in which a server app that ends in order writes its last event
+LAST_EVENT_SECONDS = 10.0  # in which a server app that ends in order saves its model and writes its last event
+DIED_SECONDS = 3.0  # the same if the run's folder does not say how the run ended
 COUNTED = {  # kinds of events that are counted, and the names of the counts
     "done_round": "rounds",
     "abandoned": "abandoned_rounds",
@@ -105,10 +106,10 @@ class _Heard:
 
     def app_died(self) -> bool:
         """Whether the server's app let go of the run's folder without a last event, for some seconds."""
-        free = self._began and not self.stopped and not self.digest
-        free = free and not RunFolder(self._events.path.parent).in_use()
-        self._idle = min(self._idle, time.monotonic()) if free else float("inf")
-        return time.monotonic() - self._idle > LAST_EVENT_SECONDS
+        awaited = self._began and not self.stopped and not self.digest
+        condition = RunFolder(self._events.path.parent).condition() if awaited else "running"
+        self._idle = min(self._idle, time.monotonic()) if condition != "running" else float("inf")
+        return time.monotonic() - self._idle > (DIED_SECONDS if condition == "died" else LAST_EVENT_SECONDS)
 
 
 def follow(
