@@ -13,13 +13,13 @@ from fedgbo.reports.table import Cell, Table, markdown
 
 AVERAGED = "averaged"
 PLAIN = {"fedavg": {}, "fedgbo-sgdm": {"beta": 0.8}}  # what the study chose, all with lr = 0.1
-MARKS = (200, 300, 400, 500, 600)
+MARKS = (200, 400, 600, 1000, 2000, 5000)
 
 
 def recipe_part(folder: Path) -> str:
     """Return a table with a row for every run: those of recipe.csv, and those of the study without averages."""
     file = folder / "recipe.csv"
-    runs = read_metrics(file) if file.exists() else []
+    runs = sorted(read_metrics(file) if file.exists() else [], key=lambda run: (run.config.label, run.config.seed))
     plain = [run for run in read_metrics(folder / "study" / "cifar100.csv") if _final(run)]
     if not runs or not plain:
         return "No runs yet."
