@@ -145,8 +145,8 @@ def _table(name: str, one: Comparison) -> Table:
 
 def _said_by_paper(name: str) -> str:
     ours, base = (_row(name, title) for title in ("FedGBO", "FedAvg"))
-    said = f"The paper, {PAPER_ROUNDS} rounds and 5 seeds: FedAvg's best is {base['Accuracy']} %, at round"
-    said += f" {_round(name, base['Upload'])}; FedGBO reaches {ours['Accuracy']} %"
+    said = f"The paper, {PAPER_ROUNDS} rounds and 5 seeds: FedAvg's best is {base['Accuracy']}%, at round"
+    said += f" {_round(name, base['Upload'])}; FedGBO reaches {ours['Accuracy']}%"
     if _number(ours["Accuracy"]) < _number(base["Accuracy"]):
         return f"{said}, less than FedAvg. (Rounds follow from the uploads of its Table 4.)"
     match, best = _round(name, ours["Upload to match"]), _round(name, base["Upload"])
@@ -163,7 +163,7 @@ def _passed(name: str, found: Sequence[Comparison]) -> str:
     for group in last.groups:
         reached = np.flatnonzero(group.accuracy.mean(axis=0) >= goal / 100 - ROUNDING)
         said.append(f"{group.label} {int(group.rounds[reached[0]]) if reached.size else 'not reached'}")
-    return f"Rounds to {goal} % in our runs ({last.title}): {', '.join(said)}."
+    return f"Rounds to {goal}% in our runs ({last.title}): {', '.join(said)}."
 
 
 def _printed(name: str, group: Group) -> dict[str, str]:
