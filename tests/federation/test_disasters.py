@@ -147,7 +147,6 @@ def test_every_disk_is_full_for_a_while(machines):
     time.sleep(8.0)  # nothing can be said of it: the proxy's log is on that disk
     machines.disks["server"].free()
     wait_for(lambda: "round 6:" in out.read_text() or run.poll() is not None, 200)
-    assert "no reply within" not in out.read_text()  # a reply that could not be stored is sent again
     if run.poll() is not None:  # it goes on, or ends with the command that resumes it
         run, out = resumed(machines, "full", run, out)
         in_round(6, run, out)
