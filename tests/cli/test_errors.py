@@ -219,9 +219,9 @@ def test_ctrl_c_during_the_real_imports(seconds):
     process = subprocess.Popen([*COMMAND, "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    stderr = process.communicate(timeout=60)[1]
+    stdout, stderr = process.communicate(timeout=60)
     assert "Traceback" not in stderr
-    assert process.returncode in (130, -signal.SIGINT, 0)  # on a fast machine it is ending by then, or has ended
+    assert process.returncode == 130 or stdout  # a fast machine has made its imports and printed the list by then
 
 
 def test_a_closed_terminal_ends_a_comparison_without_tracebacks(my_file, tmp_path):
