@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from results_tasks import wrapped
 
-from fedgbo.reports.comparison import percent
+from fedgbo.reports.comparison import paired, percent
 from fedgbo.reports.load import RunData, read_metrics
 from fedgbo.reports.table import Cell, Table, markdown
 
@@ -94,8 +94,12 @@ def _means(runs: Sequence[RunData], target: float) -> str:
         )
     if len(at) == 2:
         (first, one), (second, other) = at.items()
-        pairs = [f"{100 * (other[seed] - one[seed]):+.1f}" for seed in one if seed in other]
+        both = [seed for seed in one if seed in other]
+        ours, theirs = (100 * np.array([at[seed] for seed in both]) for at in (other, one))
+        versus, pairs = paired(ours, theirs), ", ".join(f"{difference:+.1f}" for difference in ours - theirs)
+        half = "" if versus.interval is None else f" ± {versus.interval:.1f} (95% interval)"
         said.append(
-            f"Difference of {second} to {first} after {end} rounds, in points, seed by seed: {', '.join(pairs)}."
+            f"Difference of {second} to {first} after {end} rounds, in points, paired by seed: "
+            f"{versus.difference:+.1f}{half}; seed by seed {pairs}."
         )
     return " ".join(said)
