@@ -92,7 +92,7 @@ def test_the_papers_own_cells():
     assert len(compared) == 27 * 5
     assert {place: pair for place, pair in compared.items() if pair[0] != pair[1]} == CONTRADICTIONS
     assert [cells[f"CIFAR100 {name} Rounds to match FedAvg"].ours for name in ("FedAvg", "FedGBO")] == ["-", "950"]
-    assert cells["CIFAR100 FedGBO Difference to FedAvg"].ours.startswith("+9.0 ± ")
+    assert cells["CIFAR100 FedGBO Difference from FedAvg"].ours.startswith("+9.0 ± ")
     assert [place for place, cell in cells.items() if cell.strong and place.startswith("CIFAR100")] == [
         "CIFAR100 FedGBO Max acc (%)"
     ]

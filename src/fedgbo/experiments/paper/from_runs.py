@@ -31,9 +31,9 @@ OPTIMISER_ORDER = ("rmsprop", "sgdm", "adam")
 ORDER4 = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "fedgbo")
 COLUMNS4 = (
     "Task", "Algorithm", "Max acc (%)", "Rounds", "Upload (GiB)", "FLOPs (x 10^12)",
-    "Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Difference to FedAvg", "p",
+    "Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Difference from FedAvg", "p",
 )  # fmt: skip
-BRIEF4 = ("Task", "Algorithm", "Max acc (%)", "Rounds to match FedAvg", "Difference to FedAvg")
+BRIEF4 = ("Task", "Algorithm", "Max acc (%)", "Rounds to match FedAvg", "Difference from FedAvg")
 
 
 def paper_experiment(
