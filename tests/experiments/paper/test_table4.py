@@ -108,14 +108,14 @@ def test_what_diverged_is_said():
     cells = dict(table.placed())
     assert cells["Sent140 MFL (5 seeds diverged) Max acc (%)"].ours == "diverged"
     assert cells["Sent140 FedGBO (2 seeds diverged) Max acc (%)"].ours.startswith("7")
-    assert table.title.endswith("; 7 of 30 runs diverged (in no mean)")
+    assert table.title.endswith("; 7 of 30 runs diverged (left out of all means)")
 
 
 def test_what_failed_is_said():
     *mine, gone = EXPERIMENT.configs[:5]
     failed = ((PlannedRun(gone, Path("x"), Find("begun")), "no memory"),)
     table = table4(Results(finished(mine), (), failed), EXPERIMENT)
-    assert table.title == f"{EXPERIMENT.title}; 1 of 5 runs failed (missing)"
+    assert table.title == f"{EXPERIMENT.title}; 1 of 5 runs failed (not in the table)"
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])
