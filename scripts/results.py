@@ -1,11 +1,11 @@
-"""docs/results.md out of the files in docs/results: its tables, its pictures and its sentences with measured numbers.
+"""Generate docs/results.md from the files in docs/results: tables, pictures and sentences with measured numbers.
 
     python scripts/results.py               # the page from the files: make results
     python scripts/results.py runs/real     # first the runs below it into the files: make results RUNS=runs/real
 
 A task's runs go into docs/results/TASK.csv, and those with averages of models into recipe.csv. These files are written
-anew: name all folders of a task at once. What is made
-stands in the page between <!-- begin: NAME --> and <!-- end -->; the rest of the page is written by hand and stays.
+anew: name all folders of a task at once. The generated sections
+of the page are between <!-- begin: NAME --> and <!-- end -->; the rest of the page is written by hand and stays.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def draw_theory(page: Path, images: Path) -> None:
         for name, value in (("measured", measured), ("Theorem 1", bound))
     ]
     times = [float(cell[5]) for cell in cells]
-    title = f"Theorem 1 holds; its bound is {min(times):.0f} to {max(times):.0f} times what was measured"
+    title = f"Theorem 1 holds; its bound is {min(times):.0f} to {max(times):.0f} times the measured values"
     chart = bound_chart(rows, title, f"FedGBO with SGDm on quadratics, mean over {' '.join(seeds)}", points=True)
     save_with_digest(chart, page, images / "theory", "\n".join(lines).encode())
 

@@ -99,7 +99,7 @@ def _means(runs: Sequence[RunData], target: float) -> str:
         versus, pairs = paired(ours, theirs), ", ".join(f"{difference:+.1f}" for difference in ours - theirs)
         half = "" if versus.interval is None else f" ± {versus.interval:.1f} (95% interval)"
         said.append(
-            f"Difference of {second} to {first} after {end} rounds, in points, paired by seed: "
+            f"Difference between {second} and {first} after {end} rounds, in points, paired by seed: "
             f"{versus.difference:+.1f}{half}; seed by seed {pairs}."
         )
     return " ".join(said)

@@ -65,5 +65,6 @@ def _table(groups: list[Group], diverged: list[str]) -> Table:
         rows.append((*cells, *(Cell(percent(at[t], None) if t in at else "-") for t in marks)))
     columns = (*cost_columns(True), *(f"After {t} (%)" for t in marks))
     rows += [(Cell(label), Cell("diverged"), *[Cell("-")] * (len(columns) - 2)) for label in diverged]
-    title = f"The chosen settings on the test set: {end} rounds, seeds {', '.join(map(str, seeds))}"
+    several = "s" if len(seeds) > 1 else ""
+    title = f"The chosen settings on the test set: {end} rounds, seed{several} {', '.join(map(str, seeds))}"
     return Table("study", title, columns, tuple(rows), measured=True)

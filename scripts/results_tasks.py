@@ -145,14 +145,14 @@ def _table(name: str, one: Comparison) -> Table:
 
 def _said_by_paper(name: str) -> str:
     ours, base = (_row(name, title) for title in ("FedGBO", "FedAvg"))
-    said = f"The paper, {PAPER_ROUNDS} rounds and 5 seeds: FedAvg's best is {base['Accuracy']}%, at round"
-    said += f" {_round(name, base['Upload'])}; FedGBO reaches {ours['Accuracy']}%"
+    said = f"In the paper ({PAPER_ROUNDS} rounds, 5 seeds), FedAvg's best is {base['Accuracy']}%, at round"
+    said += f" {_round(name, base['Upload'])}. FedGBO's best is {ours['Accuracy']}%"
     if _number(ours["Accuracy"]) < _number(base["Accuracy"]):
-        return f"{said}, less than FedAvg. (Rounds follow from the uploads of its Table 4.)"
+        return f"{said}, less than FedAvg's. (Rounds follow from the uploads of the paper's Table 4.)"
     match, best = _round(name, ours["Upload to match"]), _round(name, base["Upload"])
-    fewer = f"{best / match:.1f}x fewer rounds"
     return (
-        f"{said} and matches FedAvg's best at round {match}, {fewer}. (Rounds follow from the uploads of its Table 4.)"
+        f"{said}, and it matches FedAvg's best at round {match}, in {best / match:.1f}x fewer rounds. "
+        "(Rounds follow from the uploads of the paper's Table 4.)"
     )
 
 

@@ -100,7 +100,7 @@ def test_the_papers_tables(terminal, number):
 
 def test_table_4_with_its_longest_cells():
     printed = {"Max acc (%)": "40.2 ± 0.9", "Upload (GiB)": "112"}
-    numbers = {"Max acc (%)": "40.2 ± 10.9", "Rounds to match FedAvg": "5000", "Difference to FedAvg": "-10.6 ± 21.5"}
+    numbers = {"Max acc (%)": "40.2 ± 10.9", "Rounds to match FedAvg": "5000", "Difference from FedAvg": "-10.6 ± 21.5"}
     row = [Cell("Shakespeare"), Cell("AdaptiveFedOpt (5 seeds diverged)")]
     row += [Cell(numbers.get(column, "1234"), printed.get(column)) for column in COLUMNS4[2:]]
     table = Table("table4", "Table 4", COLUMNS4, (tuple(row), tuple(row)), 2, measured=True, brief=BRIEF4)

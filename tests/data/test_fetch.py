@@ -169,7 +169,7 @@ def test_wrong_bytes_name_both_digests_and_leave_nothing(server, tmp_path):
 
 def test_wrong_bytes_in_pieces_end_too(server, tmp_path):
     server.answer = lambda handler, start: send(handler, start, OTHER, cut=200_000 if start == 0 else None)
-    with pytest.raises(DataError, match="sent wrong bytes"):
+    with pytest.raises(DataError, match="sent wrong data"):
         get(server, tmp_path)
     assert listing(tmp_path) == []
     assert server.requests == 4

@@ -124,7 +124,10 @@ def test_truncated_compressed_file(tmp_path):
         ('{"user_data": {"a": 7}}', r"user 'a' in .* must be"),
         ('{"users": ["a", 7], "user_data": {"a": {"x": [1], "y": [1]}}}', "'users' has 7, which is not a name"),
         ('{"user_data": {"a": ' + "1" * 100_000, "in a word without end, byte 20: expected a number"),
-        ('{"user_data": {"a": {"x": [1], "y": [1]}, "a": {"x": [1], "y": [1]}}}', "user 'a' in .* a second time"),
+        (
+            '{"user_data": {"a": {"x": [1], "y": [1]}, "a": {"x": [1], "y": [1]}}}',
+            "user 'a' in .* appears a second time",
+        ),
     ],
 )
 def test_wrong_content_names_file_user_and_place(tmp_path, text, match):

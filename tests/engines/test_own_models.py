@@ -320,10 +320,10 @@ def other_loss(outputs, targets):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda task: replace(task, loss=other_loss), "loss and the gradient of the first samples are others"),
-        (lambda task: replace(task, model=relu), "loss and the gradient of the first samples are others"),
-        (lambda task: make_task(seed=1, batch_size=4), "training or test data are others"),
-        (fewer_tests, "training or test data are others"),
+        (lambda task: replace(task, loss=other_loss), "loss and the gradient of the first samples have changed"),
+        (lambda task: replace(task, model=relu), "loss and the gradient of the first samples have changed"),
+        (lambda task: make_task(seed=1, batch_size=4), "training or test data differ"),
+        (fewer_tests, "training or test data differ"),
     ],
 )  # fmt: skip
 def test_a_resume_with_another_task_is_refused(change, message, tmp_path):

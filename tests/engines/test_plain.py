@@ -435,5 +435,5 @@ class Decayed(fedgbo.SGDm):
 
 @pytest.mark.parametrize("engine", ["auto", "plain"])
 def test_an_update_that_contradicts_affine_is_refused_by_every_engine(engine):
-    with pytest.raises(fedgbo.ConfigError, match=r"Decayed\.update does not do what affine says"):
+    with pytest.raises(fedgbo.ConfigError, match=r"Decayed\.update does not agree with affine"):
         fedgbo.run(make_task(), fedgbo.FedGBO(Decayed(0.1, 0.9)), rounds=1, engine=engine)

@@ -116,7 +116,7 @@ def test_a_final_run_that_diverged_is_in_no_mean(done):
     ]
     assert [group.rounds[-1] for group in groups] == [6, 6]
     assert diverged_runs(study, runs) == [
-        "fedavg: 1 of 2 final runs diverged: seed 1 (last evaluated after round 2). The table has other seeds."
+        "fedavg: 1 of 2 final runs diverged: seed 1 (last evaluated after round 2). The table has only the other seeds."
     ]
     assert not diverged_runs(study, kept_runs(kept))
 

@@ -139,7 +139,7 @@ def test_nothing_is_overwritten_and_the_authority_outlives_the_server(tmp_path):
     folder = tmp_path / "server"
     make_certificates(folder, days=1)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(RunFolderError, match=r"server\.crt already exists and is never overwritten"):
+    with pytest.raises(RunFolderError, match=r"server\.crt already exists and will not be overwritten"):
         make_certificates(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     for name in ("server.crt", "server.key"):
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_serve(tmp_path, ours):
     for name in ("ca.crt", "server.crt", "server.key"):
         (tmp_path / name).write_bytes((ours / name).read_bytes())
     (tmp_path / "server.key").chmod(0o644)
-    with pytest.raises(RunFolderError, match=r"private key that others may read; close it with: chmod 600"):
+    with pytest.raises(RunFolderError, match=r"private key that others may read; protect it with: chmod 600"):
         ServerFolder(tmp_path).check()
     (tmp_path / "server.key").chmod(0o600)
     ServerFolder(tmp_path).check()

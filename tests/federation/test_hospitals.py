@@ -219,7 +219,7 @@ def attack(site, port):
         assert door.post(HELLO, headers=sign(node)).status_code == 200
         for connection in many:
             connection.close()
-        assert "a stranger at 127.0.0.2: connections beyond 400 are closed" in server.proxy_log.read_text()
+        assert "an unknown sender at 127.0.0.2: connections beyond 400 are closed" in server.proxy_log.read_text()
     assert "hospital-b: /v1/control/start-run refused" in server.proxy_log.read_text()
     too_large = "the request has more than the allowed 1048576 bytes"
     assert f"hospital-b: /v1/fleet/push-messages refused: {too_large}" in server.proxy_log.read_text()

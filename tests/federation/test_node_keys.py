@@ -29,9 +29,9 @@ def test_a_key_pair_as_flower_wants_it(tmp_path):
 def test_keys_are_never_overwritten_whatever_the_umask(tmp_path):
     node = make_node(tmp_path / "a")
     before = node.private_key.read_bytes()
-    with pytest.raises(RunFolderError, match=r"node\.key already exists and is never overwritten"):
+    with pytest.raises(RunFolderError, match=r"node\.key already exists and will not be overwritten"):
         make_node(tmp_path / "a")
-    with pytest.raises(RunFolderError, match="never overwritten"):
+    with pytest.raises(RunFolderError, match="will not be overwritten"):
         write_new(node.private_key, b"other")
     assert node.private_key.read_bytes() == before
 
@@ -83,7 +83,7 @@ def test_names_are_checked(tmp_path, name):
 
 
 def test_a_node_without_a_key_or_with_an_open_one(tmp_path):
-    with pytest.raises(RunFolderError, match=r"holds no node\.key; make one with: fedgbo federation key"):
+    with pytest.raises(RunFolderError, match=r"has no node\.key; make one with: fedgbo federation key"):
         NodeFolder(tmp_path).check()
     node = make_node(tmp_path / "a")
     node.private_key.chmod(0o640)

@@ -252,7 +252,7 @@ def test_a_door_closes_connections_beyond_its_numbers():
 
         first, second, third, fourth = (come(address) for address in ("127.0.0.2",) * 3 + ("127.0.0.3",))
         assert third[1] is None
-        assert said == ["a stranger at 127.0.0.2: connections beyond 2 are closed"]
+        assert said == ["an unknown sender at 127.0.0.2: connections beyond 2 are closed"]
         assert come("127.0.0.4")[1] is None  # three in all
         for here in (first, second, fourth):
             here[1].close()

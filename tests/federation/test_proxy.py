@@ -128,7 +128,7 @@ def moved(headers, seconds):
 def test_strangers_and_wrong_signatures_are_refused(door, caplog):
     assert door.call(PUSH, headers={}).json() == {"error": "it sent no key"}
     assert door.call(PUSH, headers=sign(door.stranger)).json() == {"error": "its key is not registered"}
-    assert "a stranger at 10.0.0.9" in caplog.text
+    assert "an unknown sender at 10.0.0.9" in caplog.text
     forged = {**sign(door.stranger), "flwr-public-key": sign(door.node)["flwr-public-key"]}
     assert door.call(PUSH, headers=forged).json() == {"error": "its signature is not valid (key of hospital-a)"}
     assert door.call(PUSH, headers=moved(sign(door.node), 1)).status_code == 401  # the signature is of another time

@@ -48,7 +48,7 @@ class Peer:
 
     framework: str
     task: str
-    steps_per_second: float  # client-steps, all clients together
+    steps_per_second: float  # local steps, all clients together
     note: str
 
 

@@ -13,7 +13,7 @@ OURS, PEER, LIMIT = "fedgbo", "best other framework", "matrix product's rate"
 
 
 def speed_chart(rows: Sequence[Row], peers: Sequence[Peer]) -> Any:
-    """Return a chart of client-steps/s of FedAvg on each task, as multiples of the plain loop's."""
+    """Return a chart of FedAvg's local steps per second on each task, as multiples of the plain loop's."""
     alt = altair()
     points = []
     for row in rows:
@@ -31,7 +31,7 @@ def speed_chart(rows: Sequence[Row], peers: Sequence[Peer]) -> Any:
     names = [OURS, PEER, LIMIT]
     base = alt.Chart(alt.Data(values=points)).encode(
         x=alt.X(
-            "times:Q", scale=alt.Scale(type="log"), title="client-steps/s, as multiples of the plain PyTorch loop's"
+            "times:Q", scale=alt.Scale(type="log"), title="local steps per second, in multiples of the plain loop's"
         ),
         y=alt.Y("task:N", sort=order, title=None),
     )

@@ -28,7 +28,7 @@ class Row:
 
     task: str
     algorithm: str
-    steps_per_second: float  # client-steps, all clients together
+    steps_per_second: float  # local steps, all clients together
     plain_steps_per_second: float
     plain_threads: int  # of each of its operations: one, or all cores where that was faster
     ratio: float  # ours to the plain loop of the same algorithm

@@ -24,10 +24,10 @@ from fedgbo.reports.table import quantity
 LINE = "{:<12}{:<8}{:>9}{:>9}{:>7}{:>8}{:>8}{:>8}{:>9}"  # 78 columns
 SPEED = LINE.format("task", "client", "steps/s", "plain", "ratio", "limit", "FedAvg", "server", "memory")
 LEGEND = (
-    "steps/s: local steps per second, of all clients. plain: the same of a plain PyTorch loop, with one thread or all "
-    "cores, whichever is faster. ratio: fedgbo's speed divided by the plain loop's. limit: fedgbo's share of the "
-    "machine's speed in a matrix product. FedAvg: the speed divided by that of FedAvg. server: the server's share of "
-    "a round. memory: fedgbo's peak."
+    "client: the algorithm, or another framework. steps/s: local steps per second, all clients together. plain: the "
+    "same for a plain PyTorch loop, with one thread or all cores, whichever is faster. ratio: fedgbo's speed divided "
+    "by the plain loop's. limit: fedgbo's share of the machine's speed in a matrix product. FedAvg: the speed divided "
+    "by that of FedAvg. server: the server's share of a round. memory: fedgbo's peak."
 )
 
 
@@ -35,11 +35,12 @@ def bench(
     tasks: Annotated[
         str, Option(help="Tasks and models, separated by commas. \\[default: all]", show_default=False)
     ] = ",".join((*LEARNING_RATES, *MODELS)),
-    seconds: Annotated[float, Option(help="The length of each turn in seconds; at least one round.")] = 0.5,
+    seconds: Annotated[float, Option(help="The length of each turn in seconds; a turn has at least one round.")] = 0.5,
     repeats: Annotated[int, Option(help="The number of turns.")] = 7,
     growth: Annotated[bool, Option(help="Also measure how the cost grows.")] = True,
     against: Annotated[
-        str, Option(help="Other frameworks: flower, pfl, fedjax, blazefl; with =PYTHON, in another environment.")
+        str,
+        Option(help="Other frameworks: flower, pfl, fedjax, blazefl; =PYTHON names the Python of another environment."),
     ] = "",
     device: opt.Device = "cpu",
     picture: Annotated[
@@ -78,7 +79,7 @@ def bench(
     say(f"matrix product on {device} ({cores()} cores), beside each task: {gigaflops} GFLOP/s")
     grown = []
     if growth:
-        say("growth of the cost:")
+        say("how the cost grows:")
         for axis in growths(seconds, max(3, repeats // 2)):
             grown.append(axis)
             for line in _growth_lines(axis):
@@ -113,10 +114,10 @@ def _draw(rows: Sequence[Row], peers: Sequence[Peer], grown: Sequence[Growth], p
         for row in rows:
             write((f"{row.algorithm}, times the plain loop", row.task, f"{row.ratio:.3g}", "", row.peak_bytes))
         for peer in peers:
-            write((peer.framework, peer.task, f"{peer.steps_per_second:.4g}", "client-steps/s", ""))
+            write((peer.framework, peer.task, f"{peer.steps_per_second:.4g}", "local steps per second", ""))
         for axis in grown:
             for value, ms, peak in zip(axis.values, axis.milliseconds, axis.peak_bytes, strict=True):
-                write((axis.axis, value, f"{ms:.4g}", "ms a round", peak))
+                write((axis.axis, value, f"{ms:.4g}", "ms per round", peak))
     for file in [*files, table]:
         err.print(f"wrote {file}")
 

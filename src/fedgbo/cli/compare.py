@@ -76,7 +76,7 @@ def compare(
 
     fedgbo compare fedavg lr=0.1 fedgbo:sgdm lr=0.1 beta=0.9
 
-    Stop it at any time and repeat the command with the same --out: finished runs are not repeated.
+    You can stop the command at any time and repeat it with the same --out: finished runs are not repeated.
     """
     shared = {
         "task": task, "optimiser": optimiser, "rounds": rounds, "local_steps": local_steps,

@@ -63,7 +63,9 @@ def prepare(
     task: Annotated[str, Argument(help=PUBLIC)],
     origin: Annotated[Path, Option("--from", help="A file, archive or folder in one of the public formats.")],
     data: DataFolder = None,
-    form: Annotated[str | None, Option("--format", help="Needed only if there are files of several formats.")] = None,
+    form: Annotated[
+        str | None, Option("--format", help="The format of the files. Needed only if there are several formats.")
+    ] = None,
     fraction: Annotated[float | None, Option(help="The share of Shakespeare's raw text for training.")] = None,
     seed: Annotated[int | None, Option(help="The seed of a random split.")] = None,
     min_samples: Annotated[int | None, Option(help="Leave out users with fewer samples.")] = None,
@@ -150,7 +152,7 @@ def fetch(
     task: Annotated[str, Argument(help=PUBLIC)],
     name: Annotated[str | None, Option("--source", help="The name of one of the task's public files.")] = None,
     url: Annotated[
-        list[str] | None, Option(help="Another address, tried first; a folder ends with /. Repeatable.")
+        list[str] | None, Option(help="An address to try first; that of a folder ends with /. Repeatable.")
     ] = None,
     data: DataFolder = None,
 ) -> None:

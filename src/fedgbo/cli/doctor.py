@@ -30,7 +30,7 @@ EXTRAS: Mapping[str, tuple[tuple[str, ...], str]] = {  # modules, and what they 
 
 
 def doctor(as_json: opt.Json = False) -> None:
-    """Show versions, processor, C code, folders and extras, and which models train fast here."""
+    """Show versions, processor, C code, folders and extras, and which models train fast on this machine."""
     about: dict[str, Any] = {
         "versions": versions(),
         "machine": {
@@ -86,7 +86,7 @@ def _folder(path: Path) -> str:
     """Return a folder with whether this process can write into it."""
     nearest = next((place for place in (path, *path.parents) if place.exists()), path)
     usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    there = "" if path.exists() else ", made when it is first needed" if usable else ", not there"
+    there = "" if path.exists() else " (created when it is first needed)" if usable else ", not there"
     return f"{path}{there}" if usable else f"{path}{there}: cannot be written"
 
 
@@ -94,14 +94,14 @@ def _speed(here: Mapping[str, Any]) -> list[str]:
     """Say what will be fast, and why."""
     if here["kernel"] == "torch":
         return [
-            "speed: there is no C code in use, so all models train at the speed of torch's own layers.",
+            "speed: there is no C code in use, so all models train at the speed of PyTorch's own layers.",
             "Install a C compiler, then fedgbo again: pip install --force-reinstall --no-deps fedgbo (or make setup).",
         ]
     return [
         f"speed: C code for {here['kernel']} is in use.",
-        "Fast, all local steps of a client in one C call: an nn.Sequential of convolutions, pooling, activations and "
+        "Fast (all local steps of a client in one C call): an nn.Sequential of convolutions, pooling, activations and "
         "linear layers; linear models on sparse samples.",
-        "Partly fast: models with such layers inside other modules, whose layers are replaced one by one.",
-        "At the speed of torch: other layers, GPUs, and optimisers that are not affine, such as Lion.",
+        "Partly fast (single layers are replaced by faster ones): other models that contain such layers.",
+        "At the speed of PyTorch: other layers, GPUs, and optimisers that are not affine, such as Lion.",
         "fedgbo run --explain prints the choice for your model.",
     ]

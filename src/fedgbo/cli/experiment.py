@@ -88,9 +88,9 @@ def experiment(
     wide: opt.Wide = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Run everything in an experiment file that is not finished, and summarise all runs.
+    """Start the unfinished runs of an experiment file, then summarise all of its runs.
 
-    Stop it at any time and repeat the command: finished runs are not repeated, the others resume.
+    You can stop the command at any time and repeat it: finished runs are not repeated, the others resume.
 
     Experiments with the same --out share their runs.
     """
@@ -260,13 +260,14 @@ def _runs_command(
         if not found.finished:
             raise RunFolderError("no run finished, so there is nothing to show")
 
-    command.__doc__ = f"{about}\n\nRuns what is missing in --out; stop it at any time and repeat the command."
+    repeat = "Starts the runs that are missing in --out. You can stop the command at any time and repeat it."
+    command.__doc__ = f"{about}\n\n{repeat}"
     return command
 
 
 paper = typer.Typer(
     no_args_is_help=True,
-    help="The paper's tables and figures beside the printed values. Figures and tables 4 and 5 start missing runs.",
+    help="Recompute the paper's tables and figures. figure1 to figure3, table4 and table5 start missing runs.",
 )
 for _name, _make in TABLES.items():
     paper.command(_name)(_table_command(_make))
@@ -282,13 +283,13 @@ def study(
     to: Annotated[Path, opt.Out(help="The folder of all runs.")] = Path("runs/study"),
     keep: Annotated[Path | None, Option(help="The CSV file that stores finished runs. \\[default: FILE.csv]")] = None,
     jobs: opt.Jobs = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Show how far the study is, and start no run.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show the progress of the study and start no run.")] = False,
     wide: opt.Wide = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Compare algorithms at equal effort: search each one's settings on held-out data, then run the best ones.
 
-    Stop it at any time and repeat the command: runs in the CSV file are not repeated, the others resume.
+    You can stop the command at any time and repeat it: runs in the CSV file are not repeated, the others resume.
     """
     asked, kept, workers = read_study(file), keep or file.with_suffix(".csv"), opt.worker_count(jobs)
 

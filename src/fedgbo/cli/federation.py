@@ -33,8 +33,8 @@ from fedgbo.runs.describe import find, parameters
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Real federations on Flower: try one out on this machine (up), or run one on several (new, certs, key, "
-    "serve, register, join, run). nodes, status, attach and stop show and control its runs.",
+    help="Run real federations on Flower: try one out on this machine (up), or run one on several machines (new, "
+    "certs, key, serve, register, join, run). nodes, status, attach and stop show and control nodes and runs.",
 )
 COMMANDS: dict[str, Callable[..., None]] = {
     "serve": machines.serve,

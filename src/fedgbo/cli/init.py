@@ -95,7 +95,7 @@ A federated learning project made by `fedgbo init`.
 | `task.py` | the clients' data and the model; begin here |
 | `run.toml` | one run: `fedgbo run run.toml` |
 | `compare.toml` | FedGBO against FedAvg: `fedgbo experiment compare.toml` |
-| `test_task.py` | tests: `python -m pytest` (first: `pip install pytest`) |
+| `test_task.py` | tests: `python -m pytest`, after `pip install pytest` |
 
 Run all commands in this folder; they write into `runs/`. `fedgbo tune --task task.py:task` searches for good
 settings, and `fedgbo export RUN` writes the model of a run to a file.

@@ -34,9 +34,9 @@ app = typer.Typer(
     no_args_is_help=True,
     suggest_commands=False,  # click does so already
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done, 1 unexpected failure, 2 wrong settings, 3 wrong data, 4 unusable folder or checkpoint, "
-    "5 diverged, 6 another process was lost (resumable), 7 a federation failed, 129 terminal closed (resumable), "
-    "130 interrupted by Ctrl-C or SIGTERM (resumable).",
+    epilog="Exit codes: 0 done, 1 unexpected failure, 2 wrong settings, 3 unsuitable data or model, 4 unusable folder "
+    "or checkpoint, 5 diverged, 6 another process was lost (resumable), 7 a federation cannot continue (resumable), "
+    "129 terminal closed (resumable), 130 interrupted by Ctrl-C or SIGTERM (resumable).",
 )
 for _command in (run, resume, compare, experiment, study, tune, report, watch, export, init, doctor, bench):
     app.command()(_command)

@@ -37,14 +37,17 @@ STYLES = {"running": "green", "finished": "", "died": "bold red", "diverged": "r
 def report(
     runs: Annotated[list[Path], Argument(help="Run folders, or folders that contain run folders at any depth.")],
     output: Annotated[
-        Path | None, opt.Output(help="The file of the page. \\[default: report.html, unless other output is named]")
+        Path | None,
+        opt.Output(help="The file of the page. \\[default: report.html, unless --figures or --tensorboard is given]"),
     ] = None,
     figures: Annotated[
         Path | None, Option(help="A folder for figures (PNG, SVG, PDF) and tables (Markdown, LaTeX, CSV).")
     ] = None,
     tensorboard: Annotated[Path | None, Option(help="A folder for TensorBoard's event files.")] = None,
     title: Annotated[str, Option(help="The title of the page.")] = "fedgbo report",
-    own_tasks: Annotated[bool, Option("--own-tasks", help="Run the files of your own tasks, to count labels.")] = False,
+    own_tasks: Annotated[
+        bool, Option("--own-tasks", help="Run the Python files of your own tasks, to show the labels of clients.")
+    ] = False,
 ) -> None:
     """Show runs on one page that opens offline, as figures and tables for a paper, or in TensorBoard.
 

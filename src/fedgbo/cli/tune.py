@@ -57,7 +57,7 @@ def tune(
     ] = "held-out",
     held_out: Annotated[float, Score(help="Hold out this share of each client's training samples.")] = 0.2,
     test_samples: Annotated[
-        int | None, Score(help="The size of a fixed random sample of these to evaluate on.")
+        int | None, Score(help="The size of a fixed random sample of this data to evaluate on.")
     ] = None,
     eval_every: Annotated[
         int | None, Score(help="The number of rounds between evaluations. \\[default: 20 evaluations per run]")
@@ -82,7 +82,7 @@ def tune(
 ) -> None:
     """Search for good settings of an algorithm on a task, without using the test set.
 
-    Stop it at any time, or kill it, and repeat the command with the same --out to resume.
+    You can stop or kill the command at any time; repeat it with the same --out to resume.
 
     To share the work, run the same command twice, or on several machines with the same --storage.
 

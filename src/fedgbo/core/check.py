@@ -22,10 +22,11 @@ STEPS = (1, 2, 5)  # K of the clients
 def check(thing: Optimiser | FederatedAlgorithm, params: Tensor | None = None) -> str:
     """Test the formulas of an optimiser or an algorithm; raise ConfigError with the first counterexample.
 
-    An optimiser: `init`, `affine` and `track` return vectors of the right length, `update` does what `affine` says, the
-    inverse step recovers the mean gradient of simulated local steps, and nothing changes its arguments. An algorithm:
-    three rounds on a small quadratic problem of three clients, with uploads and states of the right shapes that do not
-    depend on anything but their arguments; and its optimisers. Schedules have the value of the first round.
+    For an optimiser, the test verifies that `init`, `affine` and `track` return vectors of the right length, that
+    `update` agrees with `affine`, that the inverse step recovers the mean gradient of simulated local steps, and that
+    no function changes its arguments. For an algorithm, it runs three rounds on a small quadratic problem with three
+    clients and verifies that uploads and states have the right shapes and depend only on their arguments; it also tests
+    the algorithm's optimisers. Schedules have the value of the first round.
 
     Optimisers are checked with vectors like `params`, by default of 7 numbers. `fedgbo.run` checks your own optimisers
     with the model's parameters.
@@ -95,7 +96,7 @@ def _check_affine(optimiser: AffineOptimiser, params: Tensor, stats: Stats, draw
         raise ConfigError(f"{name}.affine's b must be above 0, because an optimiser descends: {parts[1]}")
     grad = draw()
     _check_equal(
-        f"{name}.update does not do what affine says, y - (a + b g)",
+        f"{name}.update does not agree with affine, y - (a + b g)",
         optimiser.update(params, stats, grad),
         optimiser.fixed(stats)(params, grad),
     )

@@ -78,7 +78,8 @@ class GradientRule(Term):
 class SharpnessAware(GradientRule):
     """Sharpness-aware minimisation, max over ‖e‖ <= ρ of f(y + e), to first order (Foret et al., 2021).
 
-    The gradient is that at y + ρ g / (‖g‖ + 1e-12) on the same minibatch, with g = ∇f(y): two gradients for each.
+    The gradient is that at y + ρ g / (‖g‖ + 1e-12) on the same minibatch, with g = ∇f(y), so a local step takes two
+    gradients.
     """
 
     rho: Number

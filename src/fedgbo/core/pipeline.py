@@ -65,7 +65,7 @@ class Sampler(ABC):
         return asked
 
     def staleness(self, clients: int, t: int) -> Sequence[int]:
-        """Return how many rounds ago each client of round t's cohort downloaded its model; empty: none is late."""
+        """Return how many rounds ago each client of round t's cohort downloaded its model; empty if none is late."""
         return ()
 
     def most_stale(self) -> int:
@@ -73,15 +73,15 @@ class Sampler(ABC):
         return 0
 
     def for_run(self, work: Workload) -> "Sampler":
-        """Return the sampler for a run with this work: by default the same."""
+        """Return the sampler for a run with this work; by default this sampler."""
         return self
 
     def elapsed(self, t: int) -> float | None:
-        """Return the seconds on a virtual clock until the end of round t, 0 for -1; None: there is no such clock."""
+        """Return the seconds on a virtual clock until the end of round t (0 for t = -1); None without such a clock."""
         return None
 
     def source(self) -> str | None:
-        """Return a digest of what the sampler reads from files, so that a run is not resumed with others."""
+        """Return a digest of what the sampler reads from files, so that a run is not resumed with other contents."""
         return None
 
 

@@ -41,7 +41,7 @@ class State:
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor]) -> "State":
-        """Undo `tensors`."""
+        """Rebuild the state from `tensors`."""
         stats = {name.removeprefix("stats."): t for name, t in tensors.items() if name.startswith("stats.")}
         return cls(tensors["params"], stats, tensors.get("buffers"))
 

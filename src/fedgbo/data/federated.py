@@ -26,7 +26,7 @@ class Owned:
 
 @dataclass(frozen=True, eq=False)
 class FederatedData:
-    """Federated data: client c has the training samples offsets[c] to offsets[c + 1]; the test set is shared."""
+    """Federated data: client c has training samples offsets[c] to offsets[c + 1] - 1; the test set is shared."""
 
     train: Samples
     offsets: Rows  # (clients + 1,)
@@ -161,7 +161,7 @@ class FederatedData:
 
     @classmethod
     def from_packed(cls, arrays: Mapping[str, Any], where: str, samples: Callable[[str], Samples]) -> "FederatedData":
-        """Open a store's arrays; samples("train") and samples("test") build each half. `where` is for messages."""
+        """Open a store's arrays; samples("train") and samples("test") read each half; errors name `where`."""
         try:
             offsets, train, test = arrays["train_offsets"], samples("train"), samples("test")
         except KeyError as error:

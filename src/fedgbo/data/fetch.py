@@ -167,7 +167,7 @@ class _Download:
                     return
                 self.part.unlink()
                 if restarted or not resumed:
-                    raise _RefusedError(f"{self.url} sent wrong bytes: {problem}; nothing was kept")
+                    raise _RefusedError(f"{self.url} sent wrong data: {problem}; nothing was kept")
                 most, restarted = 0, True  # the old part may belong to another file: start again once
             except _CutError as error:
                 size = _size(self.part)

@@ -64,7 +64,7 @@ def users(sources: Iterable[SourceFile]) -> Iterator[LeafUser]:
     for source in sources:
         for user in _users(source):
             if user.name in seen:
-                raise DataError(f"{user.where} is there a second time, first in {seen[user.name]}; remove one")
+                raise DataError(f"{user.where} appears a second time, first in {seen[user.name]}; remove one")
             seen[user.name] = source.where
             yield user
     if not seen:

@@ -105,7 +105,7 @@ def one_class(arrays: Mapping[str, Any]) -> list[str]:
     """Warn of labels that are all the same."""
     labels = {half: arrays[f"{half}_labels"] for half in ("train", "test") if f"{half}_labels" in arrays}
     return [
-        f"warning: all {len(values):,} {half} samples have the label {values[0]}; there is nothing to tell apart"
+        f"warning: all {len(values):,} {half} samples have the label {values[0]}; there are no classes to distinguish"
         for half, values in labels.items()
         if (values == values[0]).all()
     ]

@@ -67,7 +67,7 @@ class Scores:
         return {name: value for name, value in own.items() if value is not None}
 
     def not_finite(self) -> str | None:
-        """Say which loss is not a finite number, if one is not."""
+        """Return which loss is not a finite number, if there is one."""
         named = {"test": self.test, "validation": self.validation}
         named |= {f"client {client}'s test": own for client, own in self.clients.items()}
         for name, own in named.items():
@@ -81,7 +81,7 @@ class Scores:
 
     @classmethod
     def of_content(cls, content: bytes) -> "Scores":
-        """Undo `content`."""
+        """Rebuild the scores from `content`."""
         test, validation, clients, note = json.loads(content)
         return cls(test, validation, {int(client): own for client, own in clients}, note)
 

@@ -48,8 +48,8 @@ class Results:
     def lacking(self) -> list[str]:
         """Say how many runs are missing from all means: the other runs may look better than the whole."""
         total = len(self.finished) + len(self.diverged) + len(self.failed)
-        said = [f"{len(self.diverged)} of {total} runs diverged (in no mean)"] if self.diverged else []
-        return said + ([f"{len(self.failed)} of {total} runs failed (missing)"] if self.failed else [])
+        said = [f"{len(self.diverged)} of {total} runs diverged (left out of all means)"] if self.diverged else []
+        return said + ([f"{len(self.failed)} of {total} runs failed (not in the table)"] if self.failed else [])
 
 
 def survey(experiment: Experiment, out: Path) -> list[PlannedRun]:

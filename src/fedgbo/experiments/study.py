@@ -291,7 +291,7 @@ def diverged_runs(study: Study, runs: Runs) -> list[str]:
         lost = {run.config.seed: run.records[-1].round for run in found if run.status == "diverged"}
         if lost:
             seeds = ", ".join(f"seed {seed} (last evaluated after round {last})" for seed, last in lost.items())
-            others = " The table has other seeds." if len(lost) < len(found) else ""
+            others = " The table has only the other seeds." if len(lost) < len(found) else ""
             said.append(f"{label}: {len(lost)} of {len(found)} final runs diverged: {seeds}.{others}")
     return said
 

@@ -58,7 +58,7 @@ def write_new(path: Path, content: bytes, mode: int = PRIVATE_FILE) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError as error:
-        raise RunFolderError(f"{path} already exists and is never overwritten; choose another folder") from error
+        raise RunFolderError(f"{path} already exists and will not be overwritten; choose another folder") from error
     except OSError as error:
         raise RunFolderError(f"cannot write {path}: {error.strerror}") from error
     with os.fdopen(handle, "wb") as file:
@@ -81,7 +81,7 @@ def check_private(path: Path) -> None:
     except OSError as error:
         raise RunFolderError(f"there is no key {path}: {error.strerror}") from error
     if mode & 0o077:
-        raise RunFolderError(f"{path} is a private key that others may read; close it with: chmod 600 {path}")
+        raise RunFolderError(f"{path} is a private key that others may read; protect it with: chmod 600 {path}")
 
 
 def make_certificates(folder: Path, hosts: Sequence[str] = (), days: int = 365) -> list[str]:
@@ -101,12 +101,12 @@ def make_certificates(folder: Path, hosts: Sequence[str] = (), days: int = 365) 
     names = list(dict.fromkeys([*hosts, *ALWAYS]))
     whole("days", days)
     if days > AUTHORITY_DAYS:
-        raise ConfigError(f"days must be at most {AUTHORITY_DAYS}, not {days}; the authority itself lasts no longer")
+        raise ConfigError(f"days must be at most {AUTHORITY_DAYS}, not {days}; the authority is not valid for longer")
     private_folder(folder)
     for name in ("server.crt", "server.key"):
         if (folder / name).exists():
             raise RunFolderError(
-                f"{folder / name} already exists and is never overwritten; choose another folder or, to renew the "
+                f"{folder / name} already exists and will not be overwritten; choose another folder or, to renew the "
                 "server's certificate, move server.crt and server.key away"
             )
     authority = _read_authority(folder) if (folder / "ca.crt").exists() else _issue(folder, "ca", AUTHORITY_DAYS)
@@ -181,7 +181,7 @@ class NodeFolder:
     def check(self) -> None:
         """Raise RunFolderError unless the key exists and is closed to other users."""
         if not self.path.is_dir() or not self.private_key.exists():
-            raise RunFolderError(f"{self.path} holds no node.key; make one with: fedgbo federation key {self.path}")
+            raise RunFolderError(f"{self.path} has no node.key; make one with: fedgbo federation key {self.path}")
         check_private(self.private_key)
 
 
@@ -198,7 +198,7 @@ def make_node(path: Path) -> NodeFolder:
         )
     for file in (node.private_key, node.public_key):
         if file.exists():
-            raise RunFolderError(f"{file} already exists and is never overwritten; choose another name")
+            raise RunFolderError(f"{file} already exists and will not be overwritten; choose another name")
     private_folder(node.path)
     key = ec.generate_private_key(ec.SECP384R1())
     write_new(node.private_key, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))

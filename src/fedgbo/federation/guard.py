@@ -224,7 +224,7 @@ class Door(socket.socket):
         connection.close()
         if address[0] not in self._told:
             self._told.add(address[0])
-            self._tell(f"a stranger at {address[0]}: connections beyond {here - 1} are closed")
+            self._tell(f"an unknown sender at {address[0]}: connections beyond {here - 1} are closed")
         raise ConnectionAbortedError
 
     def leave(self, address: str) -> None:

@@ -51,7 +51,7 @@ class LocalFolder:
         """The nodes that `prepare` made; raise RunFolderError if there are none."""
         count = len(list(self.path.glob("node-*/node.key")))
         if not count:
-            raise RunFolderError(f"{self.path} holds no federation that can be resumed")
+            raise RunFolderError(f"{self.path} has no federation that can be resumed")
         return [NodeFolder(self.path / f"node-{number}") for number in range(count)]
 
 

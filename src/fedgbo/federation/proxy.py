@@ -109,7 +109,7 @@ class Proxy:
                 if not await send_answer(send, answer.status_code, answer.content, kind):
                     LOG.warning("%s: %s: it does not read the answer, and the connection is closed", node.name, path)
         except (Refused, TimeoutError) as refusal:
-            name = node.name if node else f"a stranger at {caller}"
+            name = node.name if node else f"an unknown sender at {caller}"
             reason = str(refusal) or "its request did not arrive in time"
             self._count("refusals", node, 1)
             if node is not None or time.monotonic() - self._told > 1.0:  # strangers must not fill the log

@@ -88,7 +88,7 @@ class FlowerEngine:
             self._events("abandoned", round=t + 1, attempt=number, valid=valid, needed=needed, **outcome.traffic)
         raise FederationError(
             f"round {t + 1} was abandoned {self._options.attempts} times: fewer than the {needed} good updates "
-            "that it needs arrived; the model is as it was before the round, and the run can be resumed"
+            "that it needs arrived; the model is unchanged, and the run can be resumed"
         )
 
     def report_nodes(self) -> str:

@@ -36,7 +36,7 @@ def _replaced(layer: nn.modules.batchnorm._BatchNorm, groups: int) -> nn.GroupNo
 
 
 def places(model: nn.Module, *layers: str | type[nn.Module]) -> list[tuple[int, int]]:
-    """Return (begin, end) of the trainable parameters of layers, named or of some class, in the model's order.
+    """Return the ranges (begin, end) of layers in the flat vector; layers are given by name or by class.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
     >>> places(model, "2"), places(model, nn.GroupNorm)

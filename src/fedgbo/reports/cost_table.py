@@ -7,8 +7,8 @@ from fedgbo.reports.load import Group
 from fedgbo.reports.table import Cell, quantity
 
 COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
-BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Speed-up", "Difference to FedAvg")
-AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Speed-up", "Difference to FedAvg", "p")
+BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Speed-up", "Difference from FedAvg")
+AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Speed-up", "Difference from FedAvg", "p")
 BEST = "Best accuracy: the highest {}; rounds, upload and FLOPs (of all clients) are the totals up to that evaluation."
 FEW = ("", "of one run", "mean over two seeds")
 PAIRED = (

@@ -21,7 +21,7 @@ from rich.text import Text
 
 SHORT = 16  # characters of a cell that is not wrapped
 HEAD_WIDTH = 10  # of a column's head, from which it is wrapped, unless the cells are wider
-UNEXPLAINED = "differs from the print; no reason is known"
+UNEXPLAINED = "differs from the printed value; the reason is not known"
 
 TEX = {character: "\\" + character for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",

@@ -43,7 +43,7 @@ from fedgbo.tasks.task import Task
 SAVE_SECONDS = 30.0  # between checkpoints, at most; besides, each evaluation comes with one
 METRICS = {
     "cosine": "how far the clients' models of a round are apart (Figure 1)",
-    "drift": "that, and how far their gradients are off those at x_t, with the bound (equations (2) and (3))",
+    "drift": "the same, and how much their gradients differ from those at x_t, with the bound (equations (2) and (3))",
 }
 
 FINGERPRINT = "fingerprint"  # of loss, model and data: numbers that may differ by rounding
@@ -240,13 +240,13 @@ def differ(key: str, ours: Any, theirs: Any) -> bool:
 
 
 _TOLD = {
-    "trace": "the trace of its sampler has other contents than when it was begun; resume it with the same trace, or "
+    "trace": "the trace of its sampler has changed since it was started; resume it with the same trace, or "
     "choose another folder",
-    "constants": "the model has other frozen parameters or constant buffers than when it was begun; resume it with the "
-    "same model, or choose another folder",
-    "data": "the training or test data are others than those it was begun with; resume it with the same data, or "
+    "constants": "the model's frozen parameters or constant buffers have changed since it was started; resume it with "
+    "the same model, or choose another folder",
+    "data": "the training or test data differ from those that it was started with; resume it with the same data, or "
     "choose another folder",
-    FINGERPRINT: "the loss and the gradient of the first samples are others than when it was begun, so the model, the "
+    FINGERPRINT: "the loss and the gradient of the first samples have changed since it was started, so the model, the "
     "loss or the data have changed; resume it with the same task, or choose another folder",
 }
 

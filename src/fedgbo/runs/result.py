@@ -68,7 +68,7 @@ class Result:
 
     @property
     def best(self) -> Record:
-        """The record with the best accuracy or, without a metric, with the lowest loss; the first of equals.
+        """The record with the best accuracy or, without a metric, the lowest loss; the first one if several are equal.
 
         Scores are those of the validation part if there is one, else those of the test set.
         """

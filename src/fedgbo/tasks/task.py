@@ -31,7 +31,7 @@ def logits_of(outputs: Any) -> Tensor:
 
 
 def accuracy(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many targets have the largest output, and how many targets there are, without those left out."""
+    """Return the number of correct predictions and the number of targets, without targets that are left out."""
     scores = logits_of(outputs)
     if targets.is_floating_point():  # probabilities of the classes
         targets = targets.argmax(dim=1)

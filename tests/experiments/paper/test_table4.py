@@ -92,7 +92,7 @@ def test_the_papers_own_cells():
     assert len(compared) == 27 * 5
     assert {place: pair for place, pair in compared.items() if pair[0] != pair[1]} == CONTRADICTIONS
     assert [cells[f"CIFAR100 {name} Rounds to match FedAvg"].ours for name in ("FedAvg", "FedGBO")] == ["-", "950"]
-    assert cells["CIFAR100 FedGBO Difference to FedAvg"].ours.startswith("+9.0 ± ")
+    assert cells["CIFAR100 FedGBO Difference from FedAvg"].ours.startswith("+9.0 ± ")
     assert [place for place, cell in cells.items() if cell.strong and place.startswith("CIFAR100")] == [
         "CIFAR100 FedGBO Max acc (%)"
     ]
@@ -108,14 +108,14 @@ def test_what_diverged_is_said():
     cells = dict(table.placed())
     assert cells["Sent140 MFL (5 seeds diverged) Max acc (%)"].ours == "diverged"
     assert cells["Sent140 FedGBO (2 seeds diverged) Max acc (%)"].ours.startswith("7")
-    assert table.title.endswith("; 7 of 30 runs diverged (in no mean)")
+    assert table.title.endswith("; 7 of 30 runs diverged (left out of all means)")
 
 
 def test_what_failed_is_said():
     *mine, gone = EXPERIMENT.configs[:5]
     failed = ((PlannedRun(gone, Path("x"), Find("begun")), "no memory"),)
     table = table4(Results(finished(mine), (), failed), EXPERIMENT)
-    assert table.title == f"{EXPERIMENT.title}; 1 of 5 runs failed (missing)"
+    assert table.title == f"{EXPERIMENT.title}; 1 of 5 runs failed (not in the table)"
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0])

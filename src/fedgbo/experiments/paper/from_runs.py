@@ -31,9 +31,9 @@ OPTIMISER_ORDER = ("rmsprop", "sgdm", "adam")
 ORDER4 = ("fedavg", "fedprox", "fedmax", "adaptivefedopt", "mfl", "mimelite", "fedgbo")
 COLUMNS4 = (
     "Task", "Algorithm", "Max acc (%)", "Rounds", "Upload (GiB)", "FLOPs (x 10^12)",
-    "Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Difference to FedAvg", "p",
+    "Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Difference from FedAvg", "p",
 )  # fmt: skip
-BRIEF4 = ("Task", "Algorithm", "Max acc (%)", "Rounds to match FedAvg", "Difference to FedAvg")
+BRIEF4 = ("Task", "Algorithm", "Max acc (%)", "Rounds to match FedAvg", "Difference from FedAvg")
 
 
 def paper_experiment(
@@ -58,7 +58,7 @@ def _by_key(results: Results) -> tuple[dict[Key, Group], Counter[Key]]:
 
 
 def table4(results: Results, experiment: Experiment) -> Table:
-    """Best accuracy, its upload and FLOPs, and those to match FedAvg; K = 10, SGDm."""
+    """Best accuracy, the upload and FLOPs to reach it, and those to match FedAvg; K = 10, SGDm."""
     groups, diverged = _by_key(results)
     present = {key[0] for key in (*groups, *diverged)}
     texts = caption("table4")
@@ -194,6 +194,6 @@ FIGURES: dict[str, Figure] = {
         "Mean pairwise cosine distance of a round's client models, FedGBO with SGDm, for several beta.",
         drift_curves, "cosine distance", 1.0, ("panel", "task", "beta", "cosine_distance"),
     ),
-    "figure2": Figure("Accuracy against rounds, all tasks, optimisers and algorithms, K = 10.", *_ACCURACY),
-    "figure3": Figure("Accuracy against rounds, all tasks, optimisers and algorithms, K = 50.", *_ACCURACY),
+    "figure2": Figure("Accuracy against rounds for all tasks, optimisers and algorithms, K = 10.", *_ACCURACY),
+    "figure3": Figure("Accuracy against rounds for all tasks, optimisers and algorithms, K = 50.", *_ACCURACY),
 }  # fmt: skip
