@@ -25,10 +25,10 @@ from fedgbo.cli.console import (
 )
 from fedgbo.core import ConfigError, FedGBOError, RunFolderError
 from fedgbo.core.files import write_atomic
-from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
+from fedgbo.experiments.compare import claim, jobs_of, plan
 from fedgbo.experiments.jobs import code_of, run_jobs
 from fedgbo.experiments.results import Section, summary_table
-from fedgbo.experiments.shelf import group_key, look
+from fedgbo.experiments.shelf import group_key, labels_of, look
 from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs, load_run

@@ -19,8 +19,7 @@ from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, print_whole, simple_table, writing
 from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
-from fedgbo.experiments.compare import labels_of as labels_of_runs
-from fedgbo.experiments.shelf import group_key
+from fedgbo.experiments import shelf
 from fedgbo.reports.label_skew import labels_of
 from fedgbo.reports.load import collect
 from fedgbo.reports.report_files import build_page, write_figures
@@ -136,8 +135,7 @@ def _names(views: Sequence[View], folder: Path, wide: bool) -> list[str]:
     if wide or max(map(len, folders), default=0) <= NAME_WIDTH or any(view.config is None for view in views):
         return folders
     configs = [view.config for view in views if view.config is not None]
-    labels = labels_of_runs(configs)
-    short = [f"{labels[group_key(config)]} seed {config.seed}" for config in configs]
+    short = shelf.titles_of(configs, shelf.labels_of(configs))
     return short if len(set(short)) == len(short) else folders
 
 

@@ -8,11 +8,21 @@ from pathlib import Path
 from fedgbo.core import FolderBusyError, RunFolderError
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.jobs import Ending, Job
-from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name
+from fedgbo.experiments.shelf import (
+    Find,
+    folder_name,
+    group_key,
+    labels_of,
+    look,
+    set_aside,
+    steps_text,
+    task_name,
+    titles_of,
+)
 from fedgbo.reports.comparison import baseline_of
 from fedgbo.reports.cost_table import BRIEF, cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.load import Group, RunData, group_runs
-from fedgbo.reports.sections import distinct, settings_of, unique
+from fedgbo.reports.sections import unique
 from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.config import RunConfig
 
@@ -57,19 +67,11 @@ def survey(experiment: Experiment, out: Path) -> list[PlannedRun]:
     if out.exists() and not out.is_dir():
         raise RunFolderError(f"{out} is a file; choose a folder")
     planned = []
-    for config, title in zip(experiment.configs, _titles(experiment.configs), strict=True):
+    labels = labels_of(experiment.configs, lambda c: f"{task_name(c)} {c.label} K={steps_text(c)}")
+    for config, title in zip(experiment.configs, titles_of(experiment.configs, labels), strict=True):
         path = out / "runs" / folder_name(config)
         planned.append(PlannedRun(config, path, look(path, config), title))
     return planned
-
-
-def _titles(configs: Sequence[RunConfig]) -> list[str]:
-    """Name runs by task, algorithm, K and seed, and by the settings in which runs of the same name differ."""
-    names = [f"{task_name(c)} {c.label} K={steps_text(c)}" for c in configs]
-    groups = {group_key(config): (name, config) for config, name in zip(configs, names, strict=True)}
-    labels = distinct([name for name, _ in groups.values()], [settings_of(c) for _, c in groups.values()])
-    label = dict(zip(groups, labels, strict=True))
-    return [f"{label[group_key(config)]} seed {config.seed}" for config in configs]
 
 
 def clear(runs: Sequence[PlannedRun]) -> tuple[list[PlannedRun], list[str]]:
@@ -134,7 +136,8 @@ def sections(found: Results) -> list[Section]:
     configs = [*(run.config for run in finished), *diverged, *(run.config for run, _ in found.failed)]
     made = []
     for name in dict.fromkeys(map(_section_title, configs)):
-        labels = _labels([config for config in configs if _section_title(config) == name])
+        shared = labels_of(config for config in configs if _section_title(config) == name)
+        labels = dict(zip(shared, unique(list(shared.values())), strict=True))
         groups = [
             replace(group, label=label)
             for key, label in labels.items()
@@ -182,10 +185,3 @@ def _has_accuracy(run: RunData) -> bool:
 def _section_title(config: RunConfig) -> str:
     settings = "".join(f", {key}={value}" for key, value in config.task.items() if key != "name")
     return f"{task_name(config)}{settings}, K = {steps_text(config)}, {config.rounds} rounds"
-
-
-def _labels(configs: Sequence[RunConfig]) -> dict[str, str]:
-    """Name groups by algorithm and optimiser and, where that is not unique, by the settings in which they differ."""
-    groups = {group_key(config): config for config in configs}
-    labels = distinct([config.label for config in groups.values()], [settings_of(c) for c in groups.values()])
-    return dict(zip(groups, unique(labels), strict=True))
