@@ -60,7 +60,7 @@ def _table(groups: list[Group], diverged: list[str]) -> Table:
     end = int(groups[0].rounds[-1])
     marks = [*[t for t in MILESTONES if t < end][-3:], end]
     rows = []
-    for cells, group in zip(cost_lines(groups, True), groups, strict=True):
+    for cells, group in zip(cost_lines(summarise(groups), True), groups, strict=True):
         at = dict(zip(group.rounds.astype(int).tolist(), group.accuracy.mean(axis=0).tolist(), strict=True))
         rows.append((*cells, *(Cell(percent(at[t], None) if t in at else "-") for t in marks)))
     columns = (*cost_columns(True), *(f"After {t} (%)" for t in marks))

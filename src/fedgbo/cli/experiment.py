@@ -54,7 +54,7 @@ from fedgbo.experiments.study import (
     search_table,
 )
 from fedgbo.reports.charts import panel_chart
-from fedgbo.reports.comparison import conclusion, summarise
+from fedgbo.reports.comparison import conclusion
 from fedgbo.reports.curves import curve, curves_csv
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.sections import slug
@@ -172,7 +172,7 @@ def _save_pictures(made: Sequence[Section], found: Results, asked: Experiment, t
         for file in save_chart_if_possible(draw, stem, ("png", "svg", "pdf")):
             out.print(f"wrote {escape(str(file))}")
     for section in made:
-        for line in conclusion(summarise(section.groups)):
+        for line in conclusion(section.summaries):
             out.print(escape(f"{section.title}: {line}" if made[1:] else line))
 
 
@@ -304,7 +304,7 @@ def study(
     if groups := final_groups(asked, runs):
         section = Section(asked.title, tuple(groups), diverged_contenders(asked, runs))
         show_table(summary_table([section], "study", "The chosen settings on the test set"), wide)
-        for line in conclusion(summarise(groups)):
+        for line in conclusion(section.summaries):
             out.print(escape(line))
     for line in diverged_runs(asked, runs):
         out.print(escape(line))

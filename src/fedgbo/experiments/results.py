@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from fedgbo.core import FolderBusyError, RunFolderError
@@ -19,7 +20,7 @@ from fedgbo.experiments.shelf import (
     task_name,
     titles_of,
 )
-from fedgbo.reports.comparison import baseline_of
+from fedgbo.reports.comparison import Summary, baseline_row, summarise
 from fedgbo.reports.cost_table import BRIEF, cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import unique
@@ -123,6 +124,10 @@ class Section:
     diverged: Mapping[str, int] = field(default_factory=dict)  # by label, the number of seeds
     seeds: Mapping[str, int] = field(default_factory=dict)  # by label, the number of seeds there should be
 
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        return summarise(self.groups)
+
 
 def without_accuracy(found: Results) -> list[RunData]:
     """Return the finished runs whose task has no metric; the tables cannot show them."""
@@ -151,7 +156,7 @@ def sections(found: Results) -> list[Section]:
 def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
     """Return sections as one table; the row of an algorithm says how many of its seeds diverged."""
     several = len(made) > 1
-    against = any(baseline_of(section.groups) is not None for section in made)
+    against = any(baseline_row(section.summaries) is not None for section in made)
     lines: list[tuple[Cell, ...]] = []
     for section in made:
         lines += [((Cell(section.title),) if several else ()) + line for line in _lines(section, against)]
@@ -161,7 +166,7 @@ def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
         columns=(("Runs",) if several else ()) + cost_columns(against),
         rows=tuple(lines),
         labels=2 if several else 1,
-        remarks=cost_remarks(against, max(len(group.runs) for section in made for group in section.groups)),
+        remarks=cost_remarks(against, max(row.seeds for section in made for row in section.summaries)),
         measured=True,
         brief=("Runs", *BRIEF) if against else (),
     )
@@ -169,10 +174,10 @@ def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
 
 def _lines(section: Section, against: bool) -> list[tuple[Cell, ...]]:
     lines = []
-    for (label, *cells), group in zip(cost_lines(section.groups, against), section.groups, strict=True):
-        if lost := section.diverged.get(group.label):
-            label = Cell(f"{group.label} ({lost} of {section.seeds[group.label]} seeds diverged)")
-        lines.append((label, *cells))
+    for name, *cells in cost_lines(section.summaries, against):
+        if lost := section.diverged.get(name.ours):
+            name = Cell(f"{name.ours} ({lost} of {section.seeds[name.ours]} seeds diverged)")
+        lines.append((name, *cells))
     known, rest = {group.label for group in section.groups}, len(cost_columns(against)) - 2
     lines += [(Cell(name), Cell("diverged"), *[Cell("-")] * rest) for name in section.diverged if name not in known]
     return lines

@@ -6,7 +6,7 @@ import.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,9 +67,9 @@ class Summary:
     interval: float | None  # half of its 95% confidence interval; None with fewer than three seeds
     best: Effort  # to reach it
     match: Effort | None  # to match the baseline's best; None if never
-    versus: Paired | None = None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
-    algorithm: str = ""
-    fewer: Ratio | None = None  # the baseline's rounds divided by its own; None if never, or before the first round
+    versus: Paired | None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
+    algorithm: str
+    fewer: Ratio | None  # the baseline's rounds divided by its own; None if never, or before the first round
 
 
 @dataclass(frozen=True)
@@ -214,16 +214,19 @@ def summarise(groups: Sequence[Group]) -> list[Summary]:
     return summaries
 
 
+def baseline_row(summaries: Iterable[Summary]) -> Summary | None:
+    """Return FedAvg's row; of several with different settings, the one with the best accuracy."""
+    plain = [row for row in summaries if row.algorithm == "fedavg"]
+    return max(plain, key=lambda row: row.accuracy, default=None)
+
+
 def findings(summaries: Sequence[Summary]) -> list[Finding]:
     """Compare each FedGBO, the most accurate first, with FedAvg; of several FedAvgs, with the most accurate."""
-    named = [row.algorithm or row.label.partition(" ")[0].partition("-")[0].lower() for row in summaries]
-    plain = [row for row, name in zip(summaries, named, strict=True) if name == "fedavg"]
-    baseline = max(plain, key=lambda row: row.accuracy, default=None)
-    if baseline is None:
+    if (baseline := baseline_row(summaries)) is None:
         return []
-    shown = shown_names([row.label for row in summaries], named)
-    every = zip(summaries, named, shown, strict=True)
-    made = [Finding(baseline, row, title) for row, name, title in every if name == "fedgbo"]
+    shown = shown_names([row.label for row in summaries], [row.algorithm for row in summaries])
+    every = zip(summaries, shown, strict=True)
+    made = [Finding(baseline, row, title) for row, title in every if row.algorithm == "fedgbo"]
     return sorted(made, key=lambda found: -found.ours.accuracy)
 
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedgbo.reports.comparison import FEWEST_SEEDS, ROUNDING, Effort, Paired, Summary, baseline_of, percent, summarise
-from fedgbo.reports.load import Group
+from fedgbo.reports.comparison import FEWEST_SEEDS, ROUNDING, Effort, Paired, Summary, baseline_row, percent
 from fedgbo.reports.table import Cell, quantity
 
 COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
@@ -32,16 +31,9 @@ def cost_remarks(against: bool, seeds: int) -> tuple[str, ...]:
     return (best, SPEED_UP, difference) if against else (best,)
 
 
-def cost_lines(groups: Sequence[Group], against: bool) -> list[tuple[Cell, ...]]:
-    """Return the cells of each group; the first is its label."""
-    rows, base = summarise(groups), baseline_of(groups)
-    baseline = next((row for row, group in zip(rows, groups, strict=True) if group is base), None)
-    return row_lines(rows, baseline, against)
-
-
-def row_lines(rows: Sequence[Summary], baseline: Summary | None, against: bool) -> list[tuple[Cell, ...]]:
-    """Return the cells of each summary; `baseline` is one of them."""
-    highest = max((row.accuracy for row in rows), default=None)
+def cost_lines(rows: Sequence[Summary], against: bool) -> list[tuple[Cell, ...]]:
+    """Return the cells of each summary; the first is its label."""
+    baseline, highest = baseline_row(rows), max((row.accuracy for row in rows), default=None)
     lines = []
     for row in rows:
         cells = [Cell(row.label), accuracy_cell(row, strong=row.accuracy == highest), *_effort_cells(row.best)]
