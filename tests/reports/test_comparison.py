@@ -47,7 +47,9 @@ def test_a_table_of_two_seeds_has_no_interval(write):
 
 
 def test_a_speed_up_below_one_is_slower(write):
-    lines = cost_lines(summarise(group_runs([write(FEDAVG, 0, [0.1, 0.5]), write(FEDGBO, 0, [0.1, 0.4, 0.6])])), against=True)
+    lines = cost_lines(
+        summarise(group_runs([write(FEDAVG, 0, [0.1, 0.5]), write(FEDGBO, 0, [0.1, 0.4, 0.6])])), against=True
+    )
     row = dict(zip(cost_columns(against=True), (cell.ours for cell in lines[1]), strict=True))
     assert (row["Rounds to match FedAvg"], row["Speed-up"]) == ("20", "0.5x")
 
