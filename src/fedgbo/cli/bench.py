@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +10,10 @@ from typing import Annotated
 from typer import Option
 
 from fedgbo.bench.growth import Growth, growths
-from fedgbo.bench.models import MODELS
 from fedgbo.bench.peers import Peer, check_peer, measure_peer
 from fedgbo.bench.picture import growth_chart, speed_chart
 from fedgbo.bench.race import BenchError
-from fedgbo.bench.report import LEARNING_RATES, Row, measure, shortfalls
+from fedgbo.bench.report import WANTED, Row, measure, shortfalls
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, save_chart_if_possible
 from fedgbo.core import ConfigError, positive, unknown, whole
@@ -34,7 +33,7 @@ LEGEND = (
 def bench(
     tasks: Annotated[
         str, Option(help="Tasks and models, separated by commas. \\[default: all]", show_default=False)
-    ] = ",".join((*LEARNING_RATES, *MODELS)),
+    ] = ",".join(WANTED),
     seconds: Annotated[float, Option(help="The length of each turn in seconds; at least one round.")] = 0.5,
     repeats: Annotated[int, Option(help="The number of turns.")] = 7,
     growth: Annotated[bool, Option(help="Also measure how the cost grows.")] = True,
@@ -51,7 +50,10 @@ def bench(
 
     Run it on an otherwise idle machine. Compare ratios within one run, not absolute numbers.
     """
-    names = _chosen(tasks, (*LEARNING_RATES, *MODELS), "task")
+    names = opt.comma_list([tasks])
+    for name in names:
+        if name not in WANTED:
+            raise ConfigError(unknown("task", name, WANTED))
     peers = dict(one.partition("=")[::2] for one in opt.comma_list([against]))
     for peer, python in peers.items():
         check_peer(peer, python or sys.executable)
@@ -119,14 +121,6 @@ def _draw(rows: Sequence[Row], peers: Sequence[Peer], grown: Sequence[Growth], p
                 write((axis.axis, value, f"{ms:.4g}", "ms a round", peak))
     for file in [*files, table]:
         err.print(f"wrote {file}")
-
-
-def _chosen(text: str, known: Iterable[str], what: str) -> list[str]:
-    names = opt.comma_list([text])
-    for name in names:
-        if name not in known:
-            raise ConfigError(unknown(what, name, known))
-    return names
 
 
 def _speed_line(row: Row) -> str:
