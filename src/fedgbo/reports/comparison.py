@@ -183,10 +183,8 @@ def _ratios(group: Group, baseline: Group, ours: Floats, theirs: Floats) -> Floa
     best = theirs.argmax(axis=1)
     reached = ours >= theirs.max(axis=1, keepdims=True) - ROUNDING
     rounds = np.where(reached.any(axis=1), group.rounds[reached.argmax(axis=1)], np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios: Floats = np.nan_to_num(
-            baseline.rounds[best] / rounds, nan=np.inf, posinf=np.inf
-        )  # 0 / 0: from the start
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0: from the start
+        ratios: Floats = np.nan_to_num(baseline.rounds[best] / rounds, nan=np.inf, posinf=np.inf)
     return ratios
 
 
@@ -225,9 +223,8 @@ def findings(summaries: Sequence[Summary]) -> list[Finding]:
     if (baseline := baseline_row(summaries)) is None:
         return []
     shown = shown_names([row.label for row in summaries], [row.algorithm for row in summaries])
-    every = zip(summaries, shown, strict=True)
-    made = [Finding(baseline, row, title) for row, title in every if row.algorithm == "fedgbo"]
-    return sorted(made, key=lambda found: -found.ours.accuracy)
+    made = [Finding(baseline, row, name) for row, name in zip(summaries, shown, strict=True)]
+    return sorted((one for one in made if one.ours.algorithm == "fedgbo"), key=lambda one: -one.ours.accuracy)
 
 
 def finding(summaries: Sequence[Summary]) -> Finding | None:
