@@ -18,10 +18,10 @@ from fedgbo.algorithms import ALGORITHMS, PAPER
 from fedgbo.core import FederatedAlgorithm, Optimiser
 from fedgbo.costs.closed import Workload, client_cost, exchange
 from fedgbo.costs.operations import FIXED, MOVING
-from fedgbo.experiments.presets import optimiser_slots
+from fedgbo.experiments.presets import optimiser_slots, slot_names
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.reports.table import Cell, Table
-from fedgbo.runs.describe import build, name_of, parameters
+from fedgbo.runs.describe import build, parameters
 
 NUMBER = 0.5  # every hyperparameter of an example: costs do not depend on hyperparameters
 SPECIAL: Mapping[str, Any] = {  # arguments that are no such numbers
@@ -96,10 +96,9 @@ def example(algorithm: str, optimiser: str = "sgdm") -> FederatedAlgorithm:
     >>> example("fedprox")
     FedProx(objective=(), optimiser=SGD(lr=0.5), mu=0.5)
     """
-    made = ALGORITHMS[algorithm]
-    names = {slot: optimiser if kind is Optimiser else name_of(kind) for slot, kind in optimiser_slots(made).items()}
+    names = slot_names(algorithm, optimiser)
     slots = {slot: {"name": name, **_required(OPTIMISERS[name])} for slot, name in names.items()}
-    built: FederatedAlgorithm = build("algorithm", {"name": algorithm, **_required(made), **slots})
+    built: FederatedAlgorithm = build("algorithm", {"name": algorithm, **_required(ALGORITHMS[algorithm]), **slots})
     return built
 
 
