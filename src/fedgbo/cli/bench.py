@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -69,22 +69,11 @@ def bench(
         speeds.append(speed)
         for row in found:
             say(_speed_line(row))
-        for peer, python in peers.items():
-            try:
-                others.append(measure_peer(peer, name, seconds * repeats, python or sys.executable))
-                say(f"{'':<12}{peer:<8}{others[-1].steps_per_second:>9,.0f} {others[-1].note}")
-            except BenchError as error:
-                say(f"{'':<12}{peer:<8} {error}", markup=False)
+        others += _measured_peers(peers, name, seconds * repeats, say)
     say(LEGEND)
     gigaflops = ", ".join(f"{speed / 1e9:.0f}" for speed in speeds)
     say(f"matrix product on {device} ({cores()} cores), beside each task: {gigaflops} GFLOP/s")
-    grown = []
-    if growth:
-        say("growth of the cost:")
-        for axis in growths(seconds, max(3, repeats // 2)):
-            grown.append(axis)
-            for line in _growth_lines(axis):
-                say(line)
+    grown = _measured_growth(seconds, max(3, repeats // 2), say) if growth else []
     missed = shortfalls(rows)
     for line in missed:
         say(f"missed target: {line}")
@@ -101,6 +90,29 @@ def bench(
             "shortfalls": missed,
         }
         print_json(content)
+
+
+def _measured_peers(peers: Mapping[str, str], task: str, seconds: float, say: Callable[..., None]) -> list[Peer]:
+    """Measure the other frameworks on a task, each with its Python; one that fails is left out."""
+    found = []
+    for peer, python in peers.items():
+        try:
+            found.append(measure_peer(peer, task, seconds, python or sys.executable))
+            say(f"{'':<12}{peer:<8}{found[-1].steps_per_second:>9,.0f} {found[-1].note}")
+        except BenchError as error:
+            say(f"{'':<12}{peer:<8} {error}", markup=False)
+    return found
+
+
+def _measured_growth(seconds: float, repeats: int, say: Callable[..., None]) -> list[Growth]:
+    say("growth of the cost:")
+    found = []
+    for axis in growths(seconds, repeats):
+        found.append(axis)
+        say(f"  {axis.axis}: grows like n^{axis.exponent:.2f}")
+        for value, ms, peak in zip(axis.values, axis.milliseconds, axis.peak_bytes, strict=True):
+            say(f"{value:>16,}{ms:>12,.1f} ms a round{quantity(peak, 'B', 1024):>14}")
+    return found
 
 
 def _draw(rows: Sequence[Row], peers: Sequence[Peer], grown: Sequence[Growth], path: Path) -> None:
@@ -127,10 +139,3 @@ def _speed_line(row: Row) -> str:
     speeds = f"{row.steps_per_second:,.0f}", f"{row.plain_steps_per_second:,.0f}", f"{row.ratio:.2f}"
     shares = "" if row.limit is None else f"{row.limit:.0%}", f"{row.to_fedavg:.2f}", f"{row.server:.1%}"
     return LINE.format(row.task, row.algorithm, *speeds, *shares, quantity(row.peak_bytes, "B", 1024))
-
-
-def _growth_lines(axis: Growth) -> list[str]:
-    lines = [f"  {axis.axis}: grows like n^{axis.exponent:.2f}"]
-    for value, ms, peak in zip(axis.values, axis.milliseconds, axis.peak_bytes, strict=True):
-        lines.append(f"{value:>16,}{ms:>12,.1f} ms a round{quantity(peak, 'B', 1024):>14}")
-    return lines
