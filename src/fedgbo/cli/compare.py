@@ -27,7 +27,7 @@ from fedgbo.core import ConfigError, FedGBOError, RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.compare import claim, jobs_of, plan
 from fedgbo.experiments.jobs import code_of, run_jobs
-from fedgbo.experiments.results import Section, summary_table
+from fedgbo.experiments.results import ResultSection, summary_table
 from fedgbo.experiments.shelf import group_key, labels_of, look
 from fedgbo.reports.comparison import conclusion
 from fedgbo.reports.finding import accuracy_chart
@@ -124,7 +124,7 @@ def labelled(runs: Sequence[RunData]) -> list[Group]:
 
 
 def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wide: bool, began: float) -> None:
-    section = Section(task, tuple(groups))
+    section = ResultSection(task, tuple(groups))
     content = json.dumps([asdict(row) for row in section.summaries], indent=2)
     if as_json:
         out.print_json(content)

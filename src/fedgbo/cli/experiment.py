@@ -34,7 +34,7 @@ from fedgbo.experiments.paper.from_runs import FIGURES, Figure, paper_experiment
 from fedgbo.experiments.results import (
     PlannedRun,
     Results,
-    Section,
+    ResultSection,
     clear,
     heading,
     results,
@@ -157,7 +157,7 @@ def _show_results(
         _write(to / f"{asked.file_name}.{kind}", render(table))
 
 
-def _save_pictures(made: Sequence[Section], found: Results, asked: Experiment, to: Path) -> None:
+def _save_pictures(made: Sequence[ResultSection], found: Results, asked: Experiment, to: Path) -> None:
     """Write the curves as numbers and, where altair is installed, a picture of each section; print the results."""
     said, names = heading(asked, found), ("runs", "column", "algorithm", "accuracy")
     curves = [
@@ -302,7 +302,7 @@ def study(
     runs = kept_runs(kept)
     show_table(search_table(asked, runs), wide)
     if groups := final_groups(asked, runs):
-        section = Section(asked.title, tuple(groups), diverged_contenders(asked, runs))
+        section = ResultSection(asked.title, tuple(groups), diverged_contenders(asked, runs))
         show_table(summary_table([section], "study", "The chosen settings on the test set"), wide)
         for line in conclusion(section.summaries):
             out.print(escape(line))

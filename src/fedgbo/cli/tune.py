@@ -20,7 +20,7 @@ from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, save_chart_if_possible, stopped_by_ctrl_c
 from fedgbo.core import ConfigError, MissingExtraError, unknown
 from fedgbo.core.files import write_atomic
-from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, claim_folder, plan_of
+from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, claim_search, plan_of
 from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
 from fedgbo.reports.table import quantity
 
@@ -120,7 +120,7 @@ def _search(plan: Plan, folder: Path, storage: str | None, name: str, workers: i
         from fedgbo.experiments.tune.worker import search
     except ImportError as error:
         raise MissingExtraError(f"fedgbo tune needs optuna: pip install 'fedgbo[tune]' ({error})") from error
-    claim_folder(folder, plan, name)
+    claim_search(folder, plan, name)
     if not quiet:
         err.print(escape(_work(plan, workers, folder)))
     hint = f"repeat the command with --out {folder} to resume"

@@ -14,7 +14,7 @@ from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.presets import FIELD, presets, takes_optimiser, task_names
 from fedgbo.experiments.request import SETTINGS, Request, parse_entry, read_request, same_as_fedavg
-from fedgbo.experiments.results import Section, summary_table
+from fedgbo.experiments.results import ResultSection, summary_table
 from fedgbo.experiments.shelf import claim_folder, group_key, labels_of, titles_of
 from fedgbo.reports.comparison import Paired, baseline_of, versus
 from fedgbo.reports.curves import ROUNDS, SCORES
@@ -137,7 +137,7 @@ class Comparison:
         """Best accuracies with intervals, and their costs, as `fedgbo compare` prints them."""
         lost = {label: len(seeds) for label, seeds in self.diverged.items() if seeds}
         seeds = {label: len(self.results[label]) + len(self.diverged[label]) for label in self.results}
-        section = Section(self.task, tuple(self._groups()), lost, seeds)
+        section = ResultSection(self.task, tuple(self._groups()), lost, seeds)
         return summary_table([section], "compare", "Best accuracy and its cost")
 
     def differences(self, against: str | None = None) -> dict[str, Paired]:

@@ -116,7 +116,7 @@ def heading(experiment: Experiment, found: Results) -> str:
 
 
 @dataclass(frozen=True)
-class Section:
+class ResultSection:
     """The runs of one task, K and number of rounds; each group has a label of its own."""
 
     title: str
@@ -134,7 +134,7 @@ def without_accuracy(found: Results) -> list[RunData]:
     return [run for run in found.finished if not _has_accuracy(run)]
 
 
-def sections(found: Results) -> list[Section]:
+def sections(found: Results) -> list[ResultSection]:
     """Sort runs into sections, in their order; runs that diverged are counted."""
     finished = [run for run in found.finished if _has_accuracy(run)]
     diverged = [run.config for run in found.diverged]
@@ -149,11 +149,11 @@ def sections(found: Results) -> list[Section]:
             for group in group_runs([run for run in finished if group_key(run.config) == key])
         ]
         lost, seeds = (Counter(labels[k] for k in map(group_key, some) if k in labels) for some in (diverged, configs))
-        made.append(Section(name, tuple(groups), lost, seeds))
+        made.append(ResultSection(name, tuple(groups), lost, seeds))
     return made
 
 
-def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
+def summary_table(made: Sequence[ResultSection], name: str, caption: str) -> Table:
     """Return sections as one table; the row of an algorithm says how many of its seeds diverged."""
     several = len(made) > 1
     against = any(baseline_row(section.summaries) is not None for section in made)
@@ -172,7 +172,7 @@ def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
     )
 
 
-def _lines(section: Section, against: bool) -> list[tuple[Cell, ...]]:
+def _lines(section: ResultSection, against: bool) -> list[tuple[Cell, ...]]:
     lines = []
     for name, *cells in cost_lines(section.summaries, against):
         if lost := section.diverged.get(name.ours):

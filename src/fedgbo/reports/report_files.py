@@ -23,11 +23,11 @@ from fedgbo.core.files import write_atomic
 from fedgbo.reports.charts import altair, colours, embedded, extra, live_chart, save_chart
 from fedgbo.reports.comparison import baseline_row, conclusion, finding
 from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
-from fedgbo.reports.curves import DRIFT, SCORES, Axis, Point, cost_axes, measured, points
+from fedgbo.reports.curves import DRIFT, SCORES, Axis, cost_axes, measured, points
 from fedgbo.reports.finding import bar_layers, finding_chart, rounds_to_target
 from fedgbo.reports.label_skew import Labels, Skew, live_skew_chart, skew_chart
 from fedgbo.reports.load import RunProblem, flatten
-from fedgbo.reports.palette import Palette
+from fedgbo.reports.palette import Palette, Point
 from fedgbo.reports.sections import Section, differing, shared_settings
 from fedgbo.reports.table import Cell, Table, latex, markdown, numbers_csv
 from fedgbo.runs.folder import RunFolder

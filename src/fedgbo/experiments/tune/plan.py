@@ -257,7 +257,7 @@ def score(runs: Iterable[Sequence[Record]], kind: Kind = "curve", warm_up: int =
     return total / rounds if rounds else None
 
 
-def claim_folder(out: Path, plan: Plan, study: str) -> None:
+def claim_search(out: Path, plan: Plan, study: str) -> None:
     """Make the folder of a search: tune.json, the runs in trials/, and study.db unless there is another storage."""
     content = json.dumps({"study": study, **json.loads(plan.identity())}, indent=2) + "\n"
     shelf.claim_folder(out, "tune.json", content, "search")

@@ -66,7 +66,7 @@ def suggest(study: optuna.Study, trial_id: int, plan: Plan, index: int) -> tuple
     return trial, {axis.name: _value(axis, found[axis.name]) for axis in plan.axes}
 
 
-def settings_of(trial: FrozenTrial, plan: Plan) -> dict[str, float] | None:
+def trial_settings(trial: FrozenTrial, plan: Plan) -> dict[str, float] | None:
     """Return the settings of a trial; None if it was interrupted before it had them."""
     if any(_parameter(axis) not in trial.params for axis in plan.axes):
         return None
@@ -162,7 +162,7 @@ def outcome_of(study: optuna.Study, plan: Plan) -> Outcome:
     tried = [
         Tried(
             index=index,
-            settings=settings_of(trial, plan) or {},
+            settings=trial_settings(trial, plan) or {},
             state="diverged" if "diverged" in trial.user_attrs else states.get(trial.state, "failed"),
             score=trial.value,
             cost=trial.user_attrs["cost"],
