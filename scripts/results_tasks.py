@@ -15,8 +15,8 @@ from fedgbo.core.errors import RunFolderError
 from fedgbo.experiments.paper.cost_tables import printed_rows as published
 from fedgbo.experiments.paper.cost_tables import tasks
 from fedgbo.reports.charts import save_chart
-from fedgbo.reports.comparison import ROUNDING, Summary, conclusion, percent, summarise
-from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
+from fedgbo.reports.comparison import ROUNDING, Summary, conclusion, summarise
+from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks, percent
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import Line, Section, sections_of, shared_settings
@@ -140,13 +140,17 @@ def _table(name: str, one: Comparison) -> Table:
     kept = [i for i, column in enumerate(cost_columns(True)) if column not in LEFT_OUT]
     rows = []
     for cells, group in zip(cost_lines(one.summaries, True), one.groups, strict=True):
-        at = dict(zip(group.rounds.astype(int).tolist(), group.accuracy.mean(axis=0).tolist(), strict=True))
-        scores = [Cell(percent(at[t], None) if t in at else "-") for t in marks]
         paper = Cell(_printed(name, group).get("Accuracy", "-"))
-        rows.append((*(cells[i] for i in kept), *scores, paper))
+        rows.append((*(cells[i] for i in kept), *accuracies(group, marks), paper))
     columns = [cost_columns(True)[i] for i in kept]
     columns += [*(f"After {t} (%)" for t in marks), f"Paper's best, {PAPER_ROUNDS} rounds (%)"]
     return Table(name, f"{_title(name)}: {one.title}", tuple(columns), tuple(rows), measured=True)
+
+
+def accuracies(group: Group, marks: Sequence[int]) -> list[Cell]:
+    """Return the mean accuracy after each of these rounds."""
+    at = dict(zip(group.rounds.astype(int).tolist(), group.accuracy.mean(axis=0).tolist(), strict=True))
+    return [Cell(percent(at[t], None) if t in at else "-") for t in marks]
 
 
 def _said_by_paper(name: str) -> str:

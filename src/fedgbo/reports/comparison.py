@@ -20,7 +20,6 @@ FEWEST_RESAMPLED = 6  # seeds for the bootstrap; with fewer it returns little bu
 RESAMPLES = 10_000
 ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
 SAME = "no difference"
-SCALE = 1.0  # of accuracies; an interval that is wider says nothing
 
 
 @dataclass(frozen=True)
@@ -277,21 +276,6 @@ def number_word(seeds: int) -> str:
     """
     words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     return f"{words[seeds] if seeds < len(words) else seeds} seed{'' if seeds == 1 else 's'}"
-
-
-def percent(accuracy: float, interval: float | None) -> str:
-    """Write a share in per cent with half of its interval, where that means something.
-
-    It does not where all seeds agree to the last digit, or where the interval is wider than the scale from 0 to 100.
-
-    >>> percent(0.4023, 0.009), percent(0.5, None), percent(0.5, 0.0), percent(0.5, 0.6), percent(-0.0001, 0.0002)
-    ('40.2 ± 0.9', '50.0', '50.0', '50.0', '0.0 ± <0.1')
-    """
-    number = f"{100 * accuracy:.1f}"
-    number = number.removeprefix("-") if not float(number) else number
-    if interval is None or interval < ROUNDING or 2 * interval > SCALE:
-        return number
-    return f"{number} ± " + (f"{100 * interval:.1f}" if 100 * interval >= 0.05 else "<0.1")
 
 
 def _best(group: Group) -> int:  # the index of an evaluation
