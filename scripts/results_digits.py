@@ -8,7 +8,7 @@ import numpy as np
 from results_tasks import save_with_digest
 
 from fedgbo.experiments.presets import preset
-from fedgbo.reports.comparison import conclusion, number_word, paired, summarise
+from fedgbo.reports.comparison import Summary, conclusion, number_word, paired, summarise
 from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, read_metrics
@@ -24,9 +24,9 @@ WHERE = {"held-out": "held-out data", "test": "test set"}
 
 def digits_parts(folder: Path) -> dict[str, str]:
     """Return the parts by their names."""
-    groups = _groups(folder / "digits.csv")
+    rows = summarise(_groups(folder / "digits.csv"))
     return {
-        "digits-compare": "\n\n".join([_cost_table(groups), *conclusion(summarise(groups))]),
+        "digits-compare": "\n\n".join([_cost_table(rows), *conclusion(rows)]),
         "digits-search": _winners(folder / "digits-search.csv"),
         "digits-trials": _trials(folder / "digits-tune-trials.csv"),
         "digits-tune": _tuned(folder / "digits-tune.csv"),
@@ -55,12 +55,12 @@ def _groups(file: Path) -> list[Group]:
     return [line.group() for line in sections_of(read_metrics(file))[0].lines]
 
 
-def _cost_table(groups: Sequence[Group]) -> str:
+def _cost_table(rows: Sequence[Summary]) -> str:
     columns = cost_columns(True)
     kept = [i for i, column in enumerate(columns) if column not in HIDDEN]
-    lines = tuple(tuple(cells[i] for i in kept) for cells in cost_lines(groups, True))
-    title = f"Best accuracy and its cost, {number_word(len(groups[0].runs))}"
-    heads, remarks = tuple(columns[i] for i in kept), cost_remarks(True, len(groups[0].runs))
+    lines = tuple(tuple(cells[i] for i in kept) for cells in cost_lines(rows, True))
+    title = f"Best accuracy and its cost, {number_word(rows[0].seeds)}"
+    heads, remarks = tuple(columns[i] for i in kept), cost_remarks(True, rows[0].seeds)
     return markdown(Table("compare", title, heads, lines, remarks=remarks, measured=True)).strip()
 
 

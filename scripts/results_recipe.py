@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from results_tasks import wrapped
 
-from fedgbo.reports.comparison import paired, percent
+from fedgbo.reports.comparison import paired
+from fedgbo.reports.cost_table import percent
 from fedgbo.reports.load import RunData, read_metrics
 from fedgbo.reports.table import Cell, Table, markdown
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from results_tasks import MILESTONES, save_with_digest, wrapped
+from results_tasks import MILESTONES, accuracies, save_with_digest, wrapped
 
 from fedgbo.experiments.study import (
     diverged_contenders,
@@ -12,7 +12,7 @@ from fedgbo.experiments.study import (
     read_study,
     search_table,
 )
-from fedgbo.reports.comparison import conclusion, percent, summarise
+from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group
@@ -60,9 +60,8 @@ def _table(groups: list[Group], diverged: list[str]) -> Table:
     end = int(groups[0].rounds[-1])
     marks = [*[t for t in MILESTONES if t < end][-3:], end]
     rows = []
-    for cells, group in zip(cost_lines(groups, True), groups, strict=True):
-        at = dict(zip(group.rounds.astype(int).tolist(), group.accuracy.mean(axis=0).tolist(), strict=True))
-        rows.append((*cells, *(Cell(percent(at[t], None) if t in at else "-") for t in marks)))
+    for cells, group in zip(cost_lines(summarise(groups), True), groups, strict=True):
+        rows.append((*cells, *accuracies(group, marks)))
     columns = (*cost_columns(True), *(f"After {t} (%)" for t in marks))
     rows += [(Cell(label), Cell("diverged"), *[Cell("-")] * (len(columns) - 2)) for label in diverged]
     several = "s" if len(seeds) > 1 else ""

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -14,8 +15,8 @@ from fedgbo.core.errors import RunFolderError
 from fedgbo.experiments.paper.cost_tables import printed_rows as published
 from fedgbo.experiments.paper.cost_tables import tasks
 from fedgbo.reports.charts import save_chart
-from fedgbo.reports.comparison import ROUNDING, conclusion, percent, summarise
-from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
+from fedgbo.reports.comparison import ROUNDING, Summary, conclusion, summarise
+from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks, percent
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import Line, Section, sections_of, shared_settings
@@ -34,6 +35,11 @@ class Comparison:
     end: int
     seeds: tuple[int, ...]
     groups: tuple[Group, ...]
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """The results of all groups."""
+        return summarise(self.groups)
 
     @property
     def title(self) -> str:
@@ -72,7 +78,7 @@ def task_part(name: str, runs: Sequence[RunData]) -> str:
     parts = [markdown(_runs_table(section)).strip()]
     parts += [f"![test accuracy against rounds](images/{name}.svg)"] if found else []
     for one in found:
-        parts += [markdown(_table(name, one)).strip(), *map(wrapped, conclusion(summarise(one.groups)))]
+        parts += [markdown(_table(name, one)).strip(), *map(wrapped, conclusion(one.summaries))]
     parts += [wrapped(_said_by_paper(name))]
     if TASKS[name] and found:
         parts[-1] = wrapped(f"{_said_by_paper(name)} {_passed(name, found)}")
@@ -133,14 +139,18 @@ def _table(name: str, one: Comparison) -> Table:
     marks = [*[t for t in MILESTONES if t < one.end][-2:], one.end]
     kept = [i for i, column in enumerate(cost_columns(True)) if column not in LEFT_OUT]
     rows = []
-    for cells, group in zip(cost_lines(one.groups, True), one.groups, strict=True):
-        at = dict(zip(group.rounds.astype(int).tolist(), group.accuracy.mean(axis=0).tolist(), strict=True))
-        scores = [Cell(percent(at[t], None) if t in at else "-") for t in marks]
+    for cells, group in zip(cost_lines(one.summaries, True), one.groups, strict=True):
         paper = Cell(_printed(name, group).get("Accuracy", "-"))
-        rows.append((*(cells[i] for i in kept), *scores, paper))
+        rows.append((*(cells[i] for i in kept), *accuracies(group, marks), paper))
     columns = [cost_columns(True)[i] for i in kept]
     columns += [*(f"After {t} (%)" for t in marks), f"Paper's best, {PAPER_ROUNDS} rounds (%)"]
     return Table(name, f"{_title(name)}: {one.title}", tuple(columns), tuple(rows), measured=True)
+
+
+def accuracies(group: Group, marks: Sequence[int]) -> list[Cell]:
+    """Return the mean accuracy after each of these rounds."""
+    at = dict(zip(group.rounds.astype(int).tolist(), group.accuracy.mean(axis=0).tolist(), strict=True))
+    return [Cell(percent(at[t], None) if t in at else "-") for t in marks]
 
 
 def _said_by_paper(name: str) -> str:

@@ -12,7 +12,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
-from fedgbo.reports.label_skew import labels_of
+from fedgbo.reports.label_skew import skew_of
 from fedgbo.reports.load import read_metrics
 from fedgbo.reports.report_files import build_page
 from fedgbo.reports.sections import sections_of
@@ -28,7 +28,7 @@ def main() -> None:
     from tests.browser import browser  # it needs websockets, of the extra dev
 
     sections = sections_of(read_metrics(DATA))
-    page = build_page(sections, [labels_of(section) for section in sections], [])
+    page = build_page(sections, [skew_of(section) for section in sections], [])
     with tempfile.TemporaryDirectory() as name:
         file = Path(name) / "report.html"
         file.write_text(page, encoding="utf-8")

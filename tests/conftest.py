@@ -40,6 +40,20 @@ def make_task(
     return fedgbo.Task("small", data, model or build, clients_per_round, batch_size)
 
 
+class Killed(BaseException):
+    """Ends a run or a server without a chance to write anything, as SIGKILL does."""
+
+
+def kill_at(t):
+    """A callback that ends the run after round t."""
+
+    def callback(progress):
+        if progress.ledger.round == t:
+            raise Killed
+
+    return callback
+
+
 @pytest.fixture
 def task():
     return make_task()

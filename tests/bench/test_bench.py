@@ -62,15 +62,6 @@ def test_models_that_people_use(name):
     assert (task.data.clients, who.local_steps) == (20, MODELS[name].local_steps)
 
 
-def test_the_plain_loop_uses_as_many_threads_as_it_is_told():
-    before = torch.get_num_threads()
-    try:
-        assert prepare(contender("logistic", "plain", "fedavg", threads=1))(0.0).steps == 100
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_the_plain_loop_takes_the_better_number_of_threads():
     def lap(seconds):
         threads = torch.get_num_threads()
@@ -119,7 +110,7 @@ def test_the_plain_loop_computes_what_ours_does(beta):
 def test_contenders_take_turns_and_say_what_they_did(tmp_path):
     write_crowd(tmp_path / "crowd", 20)
     task = partial(crowd, str(tmp_path / "crowd"), 8)
-    plain = Contender("plain", "crowd", builder=task, threads=1)
+    plain = Contender("plain", "crowd", builder=task)
     laps = race([Contender("ours", "crowd", builder=task), plain], 0.05, 2)
     for mine in laps:
         assert len(mine) == 2

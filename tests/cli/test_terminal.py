@@ -16,7 +16,7 @@ from fedgbo.cli import report
 from fedgbo.cli.console import err, out
 from fedgbo.cli.main import app
 from fedgbo.experiments.paper.from_runs import BRIEF4, COLUMNS4
-from fedgbo.reports.comparison import percent
+from fedgbo.reports.cost_table import percent
 from fedgbo.reports.table import Cell, Table, plain_table
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

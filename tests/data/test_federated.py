@@ -174,7 +174,7 @@ def test_nothing_to_hold_out():
 def test_text_stored_once_takes_a_fiftieth_and_less():
     arrays = synthetic_text(5, 500, seed=0)
     data = window_data(arrays, "here")
-    memory = compare_memory(data, clients=2)
+    memory = compare_memory(data)
     samples = len(data.train) + len(data.test)
     assert memory.naive == samples * (80 + 1) * 8  # 80 characters and a target, int64
     assert arrays["text"].nbytes < memory.packed < arrays["text"].nbytes + 1000  # the text counted once

@@ -140,7 +140,9 @@ def test_snippets_of_other_kinds_in_hdf5(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"shakespeare_test\.h5: client 'ANN' has snippets that are not strings"):
         read_shakespeare(tmp_path)
     (tmp_path / "shakespeare_test.h5").unlink()
-    with pytest.raises(DataError, match="has 0 HDF5 files with 'test' in their names; it needs one"):
+    with pytest.raises(
+        DataError, match="has 0 HDF5 files with 'test' in their names, where one is needed; TFF's are shakespeare_train"
+    ):
         read_shakespeare(tmp_path)
     monkeypatch.setattr("fedgbo.data.shakespeare.LARGEST_TEXT", 150)
     with pytest.raises(DataError, match=r"shakespeare_train\.h5 has more than 150 bytes of snippets; refused"):

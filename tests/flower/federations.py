@@ -6,7 +6,7 @@ import json
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS, PAPER
 from fedgbo.experiments.paper.cost_tables import example
-from fedgbo.experiments.presets import own_optimiser
+from fedgbo.experiments.presets import takes_optimiser
 from fedgbo.flower import Options, Strategy, client_app
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.runs.checkpoint import digest
@@ -32,7 +32,7 @@ def some():
 def combinations():
     """Every algorithm of the paper with each of its optimisers, and an example of every other algorithm."""
     for name in ALGORITHMS:
-        takes_any = name in PAPER and own_optimiser(name) is None
+        takes_any = name in PAPER and takes_optimiser(name)
         for optimiser in ("sgd", "sgdm", "rmsprop", "adam") if takes_any else ("",):
             yield name, optimiser
     for optimiser in OPTIMISERS:

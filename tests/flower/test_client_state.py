@@ -7,23 +7,12 @@ import torch
 
 import fedgbo
 from fedgbo.flower import client_app
+from tests.conftest import Killed, kill_at
 from tests.flower.federations import QUICK, events, everyone, federate, nodes, simulate, some, told
 from tests.flower.grids import LocalGrid
 from tests.flower.meddling import meddled, scaled
 
 SCAFFOLD = fedgbo.SCAFFOLD(fedgbo.SGD(lr=0.3))
-
-
-class Killed(BaseException):
-    """Ends a server without a chance to write anything, as SIGKILL does."""
-
-
-def kill_at(t):
-    def callback(progress):
-        if progress.ledger.round == t:
-            raise Killed
-
-    return callback
 
 
 @pytest.mark.parametrize("t", [1, 3, 4])

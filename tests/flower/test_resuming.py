@@ -9,6 +9,7 @@ import fedgbo
 from fedgbo.core.errors import ConfigError, DivergenceError, FederationError, RunFolderError
 from fedgbo.flower import Strategy
 from fedgbo.runs.folder import RunFolder
+from tests.conftest import Killed, kill_at
 from tests.flower.federations import GBO, QUICK, events, everyone, federate, nodes, simulate, some, told
 from tests.flower.grids import LocalGrid
 
@@ -23,15 +24,8 @@ def test_a_state_that_is_no_longer_finite_stops_the_run_before_it_is_saved(tmp_p
 
 
 def test_a_killed_server_resumes_to_the_same_bits(tmp_path):
-    class Killed(BaseException):
-        pass
-
-    def kill(progress):
-        if progress.ledger.round == 2:
-            raise Killed
-
     with pytest.raises(Killed):
-        federate(some, rounds=4, eval_every=4, out=tmp_path / "run", callbacks=[kill])
+        federate(some, rounds=4, eval_every=4, out=tmp_path / "run", callbacks=[kill_at(2)])
     resumed = federate(some, rounds=4, eval_every=4, out=tmp_path / "run", resume=True)
     assert told(resumed) == told(simulate(some, rounds=4, eval_every=4))
     assert [event["round"] for event in events(tmp_path / "run", "done_round")] == [1, 2, 3, 4]

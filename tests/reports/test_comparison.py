@@ -36,9 +36,9 @@ def test_one_or_two_seeds_have_a_difference_but_no_interval():
 def test_a_table_of_two_seeds_has_no_interval(write):
     ends = {"fedavg": (0.5, 0.9), "fedgbo": (0.8, 0.95)}
     runs = [write(one, seed, [0.1, ends[one["name"]][seed]]) for one in (FEDAVG, FEDGBO) for seed in range(2)]
-    assert "±" not in str(cost_lines(group_runs(runs), against=True))
+    assert "±" not in str(cost_lines(summarise(group_runs(runs)), against=True))
     third = [write(FEDAVG, 2, [0.1, 0.7]), write(FEDGBO, 2, [0.1, 0.9])]
-    lines = cost_lines(group_runs([*runs, *third]), against=True)
+    lines = cost_lines(summarise(group_runs([*runs, *third])), against=True)
     assert [cell.ours for row in lines for cell in row if "±" in cell.ours] == [
         "70.0 ± 49.7",
         "88.3 ± 19.0",
@@ -47,7 +47,9 @@ def test_a_table_of_two_seeds_has_no_interval(write):
 
 
 def test_a_speed_up_below_one_is_slower(write):
-    lines = cost_lines(group_runs([write(FEDAVG, 0, [0.1, 0.5]), write(FEDGBO, 0, [0.1, 0.4, 0.6])]), against=True)
+    lines = cost_lines(
+        summarise(group_runs([write(FEDAVG, 0, [0.1, 0.5]), write(FEDGBO, 0, [0.1, 0.4, 0.6])])), against=True
+    )
     row = dict(zip(cost_columns(against=True), (cell.ours for cell in lines[1]), strict=True))
     assert (row["Rounds to match FedAvg"], row["Speed-up"]) == ("20", "0.5x")
 

@@ -248,8 +248,8 @@ def test_the_best_setting_is_named_first_and_solid(write):
     faster = {"name": "fedgbo", "optimiser": {"name": "sgdm", "lr": 0.3, "beta": 0.9}}
     runs = [write(FEDAVG, 0, SLOW), write(FEDGBO, 0, [0.1, 0.5, 0.6, 0.65]), write(faster, 0, FAST, name="faster")]
     (section,) = sections_of(runs)
-    groups = section.groups()
-    said = conclusion(summarise(groups))
+    groups = [line.group() for line in section.lines]
+    said = conclusion(section.summaries)
     assert said[0].startswith("fedgbo-sgdm (lr=0.3) reached FedAvg's best accuracy")
     assert said[1].startswith("fedgbo-sgdm (lr=0.1) did not reach")
     dash = layers(accuracy_chart(groups, "digits", wide=True).to_dict())[1]["encoding"]["strokeDash"]["scale"]

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from fedgbo.core.errors import MissingExtraError
-from fedgbo.reports.label_skew import labels_of
+from fedgbo.reports.label_skew import skew_of
 from fedgbo.reports.load import collect
 from fedgbo.reports.report_files import _library, build_page, thinned
 from fedgbo.reports.sections import sections_of
@@ -37,7 +37,7 @@ def report(tmp_path_factory):
     runs += [write(FEDAVG, 9, [0.1, 0.2], name="dead", status=None, local_steps=5)]
     sections = sections_of([drifting(run) for run in runs])
     file = folder / "report.html"
-    file.write_text(build_page(sections, [labels_of(section) for section in sections], []), encoding="utf-8")
+    file.write_text(build_page(sections, [skew_of(section) for section in sections], []), encoding="utf-8")
     return file
 
 
@@ -243,15 +243,15 @@ def test_ones_own_task_is_not_run_unasked(write, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(f"open({str(tmp_path / 'it-ran')!r}, 'w').close()\n")
     section = sections_of([write(FEDAVG, 0, [0.1], task={"name": f"{file}:task"})])[0]
-    assert "--own-tasks opens it" in labels_of(section)
+    assert "--own-tasks opens it" in skew_of(section)
     assert not (tmp_path / "it-ran").exists()
-    assert "cannot be opened here" in labels_of(section, own_files=True)
+    assert "cannot be opened here" in skew_of(section, own_files=True)
     assert (tmp_path / "it-ran").exists()
 
 
 def test_a_task_that_does_not_fit_is_not_shown(write):
     section = sections_of([write(FEDAVG, 0, [0.1], task={"name": "quadratic", "dimension": 10**14})])[0]
-    assert "cannot be opened here: Unable to allocate" in labels_of(section)
+    assert "cannot be opened here: Unable to allocate" in skew_of(section)
 
 
 @pytest.mark.parametrize(("module", "what"), [("jinja2", "jinja2"), ("altair", "altair"), ("vl_convert", "vl-convert")])

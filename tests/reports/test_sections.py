@@ -2,7 +2,7 @@
 
 import json
 
-from fedgbo.reports.comparison import baseline_of, summarise
+from fedgbo.reports.comparison import baseline_row
 from fedgbo.reports.curves import DRIFT, measured
 from fedgbo.reports.load import load_run
 from fedgbo.reports.report_files import build_page, cost_table, runs_table, settings_table
@@ -45,8 +45,8 @@ def test_equal_names_are_told_apart_by_their_settings(write):
     ]
     section = sections_of(runs)[0]
     assert [line.label for line in section.lines] == ["fedavg (lr=0.1)", "fedavg (lr=0.3)", "fedgbo-sgdm"]
-    assert baseline_of(section.groups()).label == "fedavg (lr=0.3)"  # the one that got furthest
-    rows = summarise(section.groups())
+    rows = section.summaries
+    assert baseline_row(rows).label == "fedavg (lr=0.3)"  # the one that got furthest
     assert [row.match.round if row.match else None for row in rows] == [None, 10, 10]
     nothing = ("-",) * 6
     assert texts(cost_table(section))[0][5:] == ("-", "-", "-", "-", "-20.0", "-")

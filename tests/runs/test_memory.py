@@ -9,23 +9,11 @@ import fedgbo
 from fedgbo.runs.checkpoint import Checkpoint
 from fedgbo.runs.folder import RunFolder
 from fedgbo.runs.memory import ClientMemory
-from tests.conftest import make_task
+from tests.conftest import Killed, kill_at, make_task
 
 SCAFFOLD = fedgbo.SCAFFOLD(fedgbo.SGD(lr=0.3))
 TASK = make_task(clients=6, clients_per_round=2, batch_size=4)
 INITIAL = {"c": torch.zeros(3)}
-
-
-class Killed(BaseException):
-    """Ends a run without a chance to write anything, as SIGKILL does."""
-
-
-def kill_at(t):
-    def callback(progress):
-        if progress.ledger.round == t:
-            raise Killed
-
-    return callback
 
 
 def digests(folder):

@@ -64,7 +64,7 @@ def _blazefl(task: str, seconds: float) -> tuple[int, float]:
         def worker(self, cid: int, device: str, payload: Any, stop_event: Any) -> Any:
             own = free.get()
             own.model.load_state_dict(payload)
-            own._train(cid, self.t)
+            own.train(cid, self.t)
             trained = {name: value.clone() for name, value in own.model.state_dict().items()}
             free.put(own)
             return trained
@@ -112,7 +112,7 @@ def _flower(task: str, seconds: float) -> tuple[int, float]:
         loop = loop_of(task)
         loop.model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
         config: dict[str, Any] = dict(message.content.config_records["config"])
-        loop._train(config["cohort"][int(context.node_config["partition-id"])], config["t"])
+        loop.train(config["cohort"][int(context.node_config["partition-id"])], config["t"])
         metrics = MetricRecord({"weight": 1, "steps": loop.local_steps})
         content = RecordDict({"arrays": ArrayRecord(loop.model.state_dict()), "metrics": metrics})
         return Message(content, reply_to=message)
@@ -184,7 +184,7 @@ def _pfl(task: str, seconds: float) -> tuple[int, float]:
             batches = Batches(len(self), loop.task.batch_size, 0, self.visit, self.client)
             for _ in range(loop.local_steps):
                 inputs, targets = loop.task.data.train.batch(first + batches.take(), rng)
-                yield [loop._dense(inputs), targets.long()]
+                yield [loop.dense(inputs), targets.long()]
 
     class Clock(TrainingProcessCallback):  # type: ignore[misc]
         """Starts after the warm-up round, and stops all processes at once when the time is over."""

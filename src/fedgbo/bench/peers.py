@@ -22,7 +22,6 @@ from torch import nn
 
 from fedgbo.bench.peer_loops import loop_of
 from fedgbo.bench.race import BenchError
-from fedgbo.bench.report import WANTED
 from fedgbo.core import ConfigError, MissingExtraError, unknown
 from fedgbo.engines.device import cores
 
@@ -55,11 +54,9 @@ class Peer:
 def measure_peer(framework: str, task: str, seconds: float, python: str = sys.executable) -> Peer:
     """Train in another framework, in processes of its own, for about `seconds` after a warm-up round.
 
-    `python` is the Python of an environment that has the framework and, but for FedJAX, what fedgbo needs.
+    `python` is the Python of an environment that has the framework (see `check_peer`) and, but for FedJAX, what
+    fedgbo needs.
     """
-    check_peer(framework, python)
-    if task not in WANTED:
-        raise ConfigError(unknown("task", task, WANTED))
     with tempfile.TemporaryDirectory(prefix="fedgbo-peer-") as folder:
         answer = Path(folder) / "answer.json"
         _run(framework, _command(framework, task, seconds, answer, python), seconds, answer)

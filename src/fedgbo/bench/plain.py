@@ -37,7 +37,7 @@ class PlainLoop:
         cohort = np.random.default_rng(t).choice(data.clients, self.task.cohort_size, replace=False)
         for client in cohort:
             self.model.load_state_dict(start)
-            self._train(int(client), t)
+            self.train(int(client), t)
             for name, value in self.model.state_dict().items():
                 total[name] += value
         self.model.load_state_dict({name: value / len(cohort) for name, value in total.items()})
@@ -46,14 +46,15 @@ class PlainLoop:
         next(self.model.parameters()).flatten()[0].item()  # waits for the device
         return len(cohort) * self.local_steps
 
-    def _train(self, client: int, t: int) -> None:
+    def train(self, client: int, t: int) -> None:
+        """Take a client's local steps of round t."""
         task, first, rng = self.task, int(self.task.data.offsets[client]), np.random.default_rng(t)
         optimiser = torch.optim.SGD(self.model.parameters(), lr=self.lr)
         batches = Batches(task.data.size(client), task.batch_size, 0, t, client, self.local_steps)
         for _ in range(self.local_steps):
             inputs, targets = task.data.train.batch(first + batches.take(), rng)
             optimiser.zero_grad()
-            outputs = self.model(self._dense(inputs).to(self.device))
+            outputs = self.model(self.dense(inputs).to(self.device))
             targets = targets if targets.is_floating_point() else targets.long()
             loss = task.loss(outputs, targets.to(self.device))
             loss.backward()
@@ -62,7 +63,7 @@ class PlainLoop:
             else:
                 self._step(self.beta)
 
-    def _dense(self, inputs: Tensor) -> Tensor:
+    def dense(self, inputs: Tensor) -> Tensor:
         """Bags of words as vectors of counts, as nn.Linear takes them."""
         if not self.features:
             return inputs

@@ -43,7 +43,6 @@ class Contender:
     local_steps: int = 10
     clients_per_round: int | None = None
     workers: int | None = None
-    threads: int | None = None  # of each operation of the plain loop; None: one or all cores, whichever is faster
     device: str = "cpu"
     builder: Callable[[], Task] | None = None  # of the task; None: the catalogue's
 
@@ -132,13 +131,12 @@ def prepare(who: Contender) -> Callable[[float], Lap]:
     """Build all that is needed, warm up, and return a function that works for about the given seconds."""
     if who.kind == "ours":
         return _ours(who)
-    torch.set_num_threads(who.threads or cores())
+    torch.set_num_threads(cores())
     if who.kind == "product":
         return _product(device_of(who.device))
     beta = BETA if who.algorithm == "fedgbo" else None
     loop = PlainLoop(who.build_task(), who.local_steps, who.lr, beta, device_of(who.device))
-    lap = _laps(lambda t: (loop.round(t), 0.0))
-    return lap if who.threads else _with_better_threads(lap)
+    return _with_better_threads(_laps(lambda t: (loop.round(t), 0.0)))
 
 
 def _with_better_threads(lap: Callable[[float], Lap]) -> Callable[[float], Lap]:

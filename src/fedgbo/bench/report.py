@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import median
 from typing import Literal
 
@@ -69,15 +68,12 @@ def measure(task: str, seconds: float, repeats: int, device: str = "cpu") -> tup
     return rows, _rate(product)
 
 
-def contender(
-    task: str, kind: Literal["ours", "plain"], algorithm: Literal["fedavg", "fedgbo"], threads: int | None = None
-) -> Contender:
+def contender(task: str, kind: Literal["ours", "plain"], algorithm: Literal["fedavg", "fedgbo"]) -> Contender:
     """Return a contender on one of the paper's tasks, with its stand-in data, or on a model that people use."""
     if task not in MODELS:
-        return Contender(kind, f"{task}-synthetic", algorithm, LEARNING_RATES[task], threads=threads)
+        return Contender(kind, f"{task}-synthetic", algorithm, LEARNING_RATES[task])
     model = MODELS[task]
-    of_model = partial(Contender, kind, task, algorithm, MODEL_RATE, builder=model.task)
-    return of_model(local_steps=model.local_steps, threads=threads)
+    return Contender(kind, task, algorithm, MODEL_RATE, model.local_steps, builder=model.task)
 
 
 def shortfalls(rows: Sequence[Row]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +10,10 @@ from typing import Annotated
 from typer import Option
 
 from fedgbo.bench.growth import Growth, growths
-from fedgbo.bench.models import MODELS
 from fedgbo.bench.peers import Peer, check_peer, measure_peer
 from fedgbo.bench.picture import growth_chart, speed_chart
 from fedgbo.bench.race import BenchError
-from fedgbo.bench.report import LEARNING_RATES, Row, measure, shortfalls
+from fedgbo.bench.report import WANTED, Row, measure, shortfalls
 from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, save_chart_if_possible
 from fedgbo.core import ConfigError, positive, unknown, whole
@@ -34,7 +33,7 @@ LEGEND = (
 def bench(
     tasks: Annotated[
         str, Option(help="Tasks and models, separated by commas. \\[default: all]", show_default=False)
-    ] = ",".join((*LEARNING_RATES, *MODELS)),
+    ] = ",".join(WANTED),
     seconds: Annotated[float, Option(help="The length of each turn in seconds; a turn has at least one round.")] = 0.5,
     repeats: Annotated[int, Option(help="The number of turns.")] = 7,
     growth: Annotated[bool, Option(help="Also measure how the cost grows.")] = True,
@@ -52,7 +51,10 @@ def bench(
 
     Run it on an otherwise idle machine. Compare ratios within one run, not absolute numbers.
     """
-    names = _chosen(tasks, (*LEARNING_RATES, *MODELS), "task")
+    names = opt.comma_list([tasks])
+    for name in names:
+        if name not in WANTED:
+            raise ConfigError(unknown("task", name, WANTED))
     peers = dict(one.partition("=")[::2] for one in opt.comma_list([against]))
     for peer, python in peers.items():
         check_peer(peer, python or sys.executable)
@@ -68,22 +70,11 @@ def bench(
         speeds.append(speed)
         for row in found:
             say(_speed_line(row))
-        for peer, python in peers.items():
-            try:
-                others.append(measure_peer(peer, name, seconds * repeats, python or sys.executable))
-                say(f"{'':<12}{peer:<8}{others[-1].steps_per_second:>9,.0f} {others[-1].note}")
-            except BenchError as error:
-                say(f"{'':<12}{peer:<8} {error}", markup=False)
+        others += _measured_peers(peers, name, seconds * repeats, say)
     say(LEGEND)
     gigaflops = ", ".join(f"{speed / 1e9:.0f}" for speed in speeds)
     say(f"matrix product on {device} ({cores()} cores), beside each task: {gigaflops} GFLOP/s")
-    grown = []
-    if growth:
-        say("how the cost grows:")
-        for axis in growths(seconds, max(3, repeats // 2)):
-            grown.append(axis)
-            for line in _growth_lines(axis):
-                say(line)
+    grown = _measured_growth(seconds, max(3, repeats // 2), say) if growth else []
     missed = shortfalls(rows)
     for line in missed:
         say(f"missed target: {line}")
@@ -100,6 +91,29 @@ def bench(
             "shortfalls": missed,
         }
         print_json(content)
+
+
+def _measured_peers(peers: Mapping[str, str], task: str, seconds: float, say: Callable[..., None]) -> list[Peer]:
+    """Measure the other frameworks on a task, each with its Python; one that fails is left out."""
+    found = []
+    for peer, python in peers.items():
+        try:
+            found.append(measure_peer(peer, task, seconds, python or sys.executable))
+            say(f"{'':<12}{peer:<8}{found[-1].steps_per_second:>9,.0f} {found[-1].note}")
+        except BenchError as error:
+            say(f"{'':<12}{peer:<8} {error}", markup=False)
+    return found
+
+
+def _measured_growth(seconds: float, repeats: int, say: Callable[..., None]) -> list[Growth]:
+    say("how the cost grows:")
+    found = []
+    for axis in growths(seconds, repeats):
+        found.append(axis)
+        say(f"  {axis.axis}: grows like n^{axis.exponent:.2f}")
+        for value, ms, peak in zip(axis.values, axis.milliseconds, axis.peak_bytes, strict=True):
+            say(f"{value:>16,}{ms:>12,.1f} ms a round{quantity(peak, 'B', 1024):>14}")
+    return found
 
 
 def _draw(rows: Sequence[Row], peers: Sequence[Peer], grown: Sequence[Growth], path: Path) -> None:
@@ -122,22 +136,7 @@ def _draw(rows: Sequence[Row], peers: Sequence[Peer], grown: Sequence[Growth], p
         err.print(f"wrote {file}")
 
 
-def _chosen(text: str, known: Iterable[str], what: str) -> list[str]:
-    names = opt.comma_list([text])
-    for name in names:
-        if name not in known:
-            raise ConfigError(unknown(what, name, known))
-    return names
-
-
 def _speed_line(row: Row) -> str:
     speeds = f"{row.steps_per_second:,.0f}", f"{row.plain_steps_per_second:,.0f}", f"{row.ratio:.2f}"
     shares = "" if row.limit is None else f"{row.limit:.0%}", f"{row.to_fedavg:.2f}", f"{row.server:.1%}"
     return LINE.format(row.task, row.algorithm, *speeds, *shares, quantity(row.peak_bytes, "B", 1024))
-
-
-def _growth_lines(axis: Growth) -> list[str]:
-    lines = [f"  {axis.axis}: grows like n^{axis.exponent:.2f}"]
-    for value, ms, peak in zip(axis.values, axis.milliseconds, axis.peak_bytes, strict=True):
-        lines.append(f"{value:>16,}{ms:>12,.1f} ms a round{quantity(peak, 'B', 1024):>14}")
-    return lines

@@ -25,11 +25,11 @@ from fedgbo.cli.console import (
 )
 from fedgbo.core import ConfigError, FedGBOError, RunFolderError
 from fedgbo.core.files import write_atomic
-from fedgbo.experiments.compare import claim, jobs_of, labels_of, plan
+from fedgbo.experiments.compare import claim, jobs_of, plan
 from fedgbo.experiments.jobs import code_of, run_jobs
-from fedgbo.experiments.results import Section, summary_table
-from fedgbo.experiments.shelf import group_key, look
-from fedgbo.reports.comparison import conclusion, summarise
+from fedgbo.experiments.results import ResultSection, summary_table
+from fedgbo.experiments.shelf import group_key, labels_of, look
+from fedgbo.reports.comparison import conclusion
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, RunData, group_runs, load_run
 
@@ -124,13 +124,13 @@ def labelled(runs: Sequence[RunData]) -> list[Group]:
 
 
 def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wide: bool, began: float) -> None:
-    rows = summarise(groups)
-    content = json.dumps([asdict(row) for row in rows], indent=2)
+    section = ResultSection(task, tuple(groups))
+    content = json.dumps([asdict(row) for row in section.summaries], indent=2)
     if as_json:
         out.print_json(content)
     else:
-        show_table(summary_table([Section(task, tuple(groups))], "compare", "Best accuracy and its cost"), wide)
-        for line in conclusion(rows):
+        show_table(summary_table([section], "compare", "Best accuracy and its cost"), wide)
+        for line in conclusion(section.summaries):
             out.print(line)
     with writing(folder / "table.json"):
         write_atomic(folder / "table.json", (content + "\n").encode())

@@ -23,8 +23,7 @@ from fedgbo.core import FedGBOError, MissingExtraError, RunFolderError
 from fedgbo.core.errors import RunWarning
 from fedgbo.experiments.jobs import Job, News
 from fedgbo.reports.charts import save_chart
-from fedgbo.reports.table import Table, add_column, fitted, table_notes
-from fedgbo.reports.table import quantity as quantity
+from fedgbo.reports.table import Table, add_column, fitted, needed_width, table_notes
 from fedgbo.runs.bar import bars, run_bar, score
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.ranks import speaks
@@ -143,8 +142,7 @@ def writing(place: Path) -> Iterator[None]:
 def save_chart_if_possible(draw: Callable[[], Any], path: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Draw and save a chart and return its files; without altair, print how to install it and return no files."""
     try:
-        with writing(path):
-            return save_chart(draw(), path, kinds)
+        return save_chart(draw(), path, kinds)
     except MissingExtraError as error:
         err.print(escape(str(error)))
         return []
@@ -168,9 +166,7 @@ def print_whole(table: RichTable, wide: bool = False) -> None:
     if table.title:
         out.print(table.title)
         table.title = None
-    needed = Console(width=10_000).measure(table)
-    width = max(out.width, needed.maximum if wide else needed.minimum)
-    Console(width=width, highlight=False).print(table)
+    Console(width=max(out.width, needed_width(table, wide)), highlight=False).print(table)
 
 
 def simple_table(

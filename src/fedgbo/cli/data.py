@@ -17,7 +17,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, out, print_json, writing
+from fedgbo.cli.console import err, out, print_json
 from fedgbo.core import ConfigError, DataError, unknown
 from fedgbo.data.cifar100 import read_cifar100
 from fedgbo.data.femnist import read_femnist
@@ -131,8 +131,7 @@ def info(
         numbers |= {"format": store.meta.get("format"), "digest": store.digest, "notes": store.meta.get("notes", [])}
         numbers |= {"verified": True} if verify else {}
     if picture is not None and skew is not None:
-        with writing(picture):
-            files = save_chart(skew_chart(skew, f"{task}: labels by client"), picture)
+        files = save_chart(skew_chart(skew, f"{task}: labels by client"), picture)
         numbers["pictures"] = [str(file) for file in files]
     if as_json:
         print_json(numbers)

@@ -34,7 +34,7 @@ from fedgbo.experiments.paper.from_runs import FIGURES, Figure, paper_experiment
 from fedgbo.experiments.results import (
     PlannedRun,
     Results,
-    Section,
+    ResultSection,
     clear,
     heading,
     results,
@@ -54,7 +54,7 @@ from fedgbo.experiments.study import (
     search_table,
 )
 from fedgbo.reports.charts import panel_chart
-from fedgbo.reports.comparison import conclusion, summarise
+from fedgbo.reports.comparison import conclusion
 from fedgbo.reports.curves import curve, curves_csv
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.sections import slug
@@ -157,7 +157,7 @@ def _show_results(
         _write(to / f"{asked.file_name}.{kind}", render(table))
 
 
-def _save_pictures(made: Sequence[Section], found: Results, asked: Experiment, to: Path) -> None:
+def _save_pictures(made: Sequence[ResultSection], found: Results, asked: Experiment, to: Path) -> None:
     """Write the curves as numbers and, where altair is installed, a picture of each section; print the results."""
     said, names = heading(asked, found), ("runs", "column", "algorithm", "accuracy")
     curves = [
@@ -172,7 +172,7 @@ def _save_pictures(made: Sequence[Section], found: Results, asked: Experiment, t
         for file in save_chart_if_possible(draw, stem, ("png", "svg", "pdf")):
             out.print(f"wrote {escape(str(file))}")
     for section in made:
-        for line in conclusion(summarise(section.groups)):
+        for line in conclusion(section.summaries):
             out.print(escape(f"{section.title}: {line}" if made[1:] else line))
 
 
@@ -303,9 +303,9 @@ def study(
     runs = kept_runs(kept)
     show_table(search_table(asked, runs), wide)
     if groups := final_groups(asked, runs):
-        section = Section(asked.title, tuple(groups), diverged_contenders(asked, runs))
+        section = ResultSection(asked.title, tuple(groups), diverged_contenders(asked, runs))
         show_table(summary_table([section], "study", "The chosen settings on the test set"), wide)
-        for line in conclusion(summarise(groups)):
+        for line in conclusion(section.summaries):
             out.print(escape(line))
     for line in diverged_runs(asked, runs):
         out.print(escape(line))

@@ -13,16 +13,11 @@ from fedgbo.cli import options as opt
 from fedgbo.cli.console import out, print_json
 from fedgbo.core import AffineOptimiser
 from fedgbo.costs.trace import trace
-from fedgbo.experiments.presets import PRESETS, own_optimiser, presets
-from fedgbo.runs.describe import CATALOGUES, build, parameters
+from fedgbo.experiments.paper.cost_tables import example, example_optimiser
+from fedgbo.experiments.presets import PRESETS, presets
+from fedgbo.runs.describe import CATALOGUES, parameters
 
 CITED = re.compile(r"\(([^,()]+),[^()]*?(\d{4})\)")  # the first author, and the year
-NUMBER = 0.5  # for settings that must be given, where any number will do
-SPECIAL: Mapping[str, Any] = {  # settings that are no such numbers
-    "tau": 2,
-    "personal_part": [[0, 2]],
-    "base": {"name": "fedavg", "optimiser": {"name": "sgd", "lr": NUMBER}},
-}
 COLUMNS = {"down": "down", "up": "up", "kept": "keeps", "gradients": "gradients", "paper": "paper"}
 SHORT = {  # what fits a terminal of 80 columns; --json has the long words
     "nothing": "-",
@@ -78,29 +73,14 @@ def list_everything(as_json: opt.Json = False) -> None:
 def _entry(kind: str, name: str, made: Any) -> dict[str, Any]:
     entry = {"about": _first_sentence(made), "settings": list(parameters(made))}
     if kind == "algorithm":
-        costs = vars(trace(build("algorithm", _example(name, made))))
+        costs = vars(trace(example(name)))
         own = _first_sentence(made)
         return {**entry, **costs, "paper": own if CITED.search(own) else _first_sentence(inspect.getmodule(made))}
     if kind == "optimiser":
-        built = build("optimiser", {"name": name, **_required(made)})
+        built = example_optimiser(name)
         statistics = list(built.init(torch.ones(2)))
         return {**entry, "statistics": statistics, "inverse": isinstance(built, AffineOptimiser)}
     return entry
-
-
-def _example(name: str, made: Any) -> dict[str, Any]:
-    """Return a table of the algorithm with arbitrary numbers."""
-    table: dict[str, Any] = {"name": name}
-    last = own_optimiser(name) or "sgdm"
-    slots = [key for key in parameters(made) if key in ("optimiser", "client", "server")]
-    for slot in slots:
-        optimiser = last if slot == slots[-1] else "sgd"
-        table[slot] = {"name": optimiser, **_required(CATALOGUES["optimiser"][optimiser])}
-    return table | {key: value for key, value in _required(made).items() if key not in slots}
-
-
-def _required(made: Any) -> dict[str, Any]:
-    return {key: SPECIAL.get(key, NUMBER) for key, needed in parameters(made).items() if needed}
 
 
 def _costs(algorithms: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -19,9 +19,8 @@ from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, print_whole, simple_table, writing
 from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
-from fedgbo.experiments.compare import labels_of as labels_of_runs
-from fedgbo.experiments.shelf import group_key
-from fedgbo.reports.label_skew import labels_of
+from fedgbo.experiments.shelf import labels_of, titles_of
+from fedgbo.reports.label_skew import skew_of
 from fedgbo.reports.load import collect
 from fedgbo.reports.report_files import build_page, write_figures
 from fedgbo.reports.run_progress import Follower, View
@@ -68,7 +67,7 @@ def report(
         where = ", ".join(map(str, runs))
         raise RunFolderError(f"there is no run with an evaluation in {where}; fedgbo run or compare makes some")
     if output is not None or figures is not None:
-        labels = [labels_of(section, own_tasks) for section in sections]
+        labels = [skew_of(section, own_tasks) for section in sections]
     if output is not None:
         page = build_page(sections, labels, found.problems, title)
         with writing(output):
@@ -139,8 +138,7 @@ def _names(views: Sequence[View], folder: Path, wide: bool) -> list[str]:
     if wide or max(map(len, folders), default=0) <= NAME_WIDTH or any(view.config is None for view in views):
         return folders
     configs = [view.config for view in views if view.config is not None]
-    labels = labels_of_runs(configs)
-    short = [f"{labels[group_key(config)]} seed {config.seed}" for config in configs]
+    short = titles_of(configs, labels_of(configs))
     return short if len(set(short)) == len(short) else folders
 
 

@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from fedgbo.cli import options as opt
-from fedgbo.cli.console import err, out, print_json, print_whole, simple_table, writing
+from fedgbo.cli.console import err, out, print_json, print_whole, simple_table
 from fedgbo.core import ConfigError
 from fedgbo.experiments.theory.bound import (
     Condition,
@@ -162,9 +162,7 @@ def _check_folder(figure: Path | None) -> None:
 
 
 def _draw(chart: Any, path: Path) -> None:
-    with writing(path):
-        files = save_chart(chart, path)
-    for file in files:
+    for file in save_chart(chart, path):
         err.print(f"picture  {file}")
 
 

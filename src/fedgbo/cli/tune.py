@@ -20,7 +20,7 @@ from fedgbo.cli import options as opt
 from fedgbo.cli.console import err, out, print_json, save_chart_if_possible, stopped_by_ctrl_c
 from fedgbo.core import ConfigError, MissingExtraError, unknown
 from fedgbo.core.files import write_atomic
-from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, claim_folder, plan_of
+from fedgbo.experiments.tune.plan import FIRST_SEED, Plan, claim_search, plan_of
 from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
 from fedgbo.reports.table import quantity
 
@@ -120,13 +120,17 @@ def _search(plan: Plan, folder: Path, storage: str | None, name: str, workers: i
         from fedgbo.experiments.tune.worker import search
     except ImportError as error:
         raise MissingExtraError(f"fedgbo tune needs optuna: pip install 'fedgbo[tune]' ({error})") from error
-    claim_folder(folder, plan, name)
+    claim_search(folder, plan, name)
     if not quiet:
         err.print(escape(_work(plan, workers, folder)))
     hint = f"repeat the command with --out {folder} to resume"
     status = Status("", console=err)
     with stopped_by_ctrl_c(hint), status if err.is_terminal and not quiet else nullcontext():
         return search(plan, folder, storage or local_url(folder), name, workers, _progress(plan, status, quiet))
+
+
+def _title(plan: Plan) -> str:
+    return f"{plan.task['name']}: {plan.algorithm} {plan.optimiser or ''}".rstrip()
 
 
 def _work(plan: Plan, workers: int, folder: Path) -> str:
@@ -136,7 +140,7 @@ def _work(plan: Plan, workers: int, folder: Path) -> str:
 
 def _show_plan(plan: Plan, workers: int, folder: Path) -> None:
     """Print what would be searched."""
-    out.print(escape(f"would search {plan.task['name']}: {plan.algorithm} {plan.optimiser or ''}".rstrip()))
+    out.print(escape(f"would search {_title(plan)}"))
     for axis in plan.axes:
         where = (
             ", ".join(f"{value:g}" for value in axis.values)
@@ -177,26 +181,14 @@ def _report(study: "optuna.Study", plan: Plan, folder: Path, as_json: bool, seco
     from fedgbo.experiments.tune.study import edges, outcome_of, trials_csv, winner
 
     found = outcome_of(study, plan)
-    best = found.best
+    best, measured = found.best, _measured(study, plan)
+    summary = _summary(found, plan, folder, measured)
     write_atomic(folder / "preset.csv", winner(plan, best).encode())
     write_atomic(folder / "trials.csv", trials_csv(plan, found.tried).encode())
-    measured = _measured(study, plan)
-    summary = {
-        "out": str(folder),
-        "settings": {**plan.fixed, **best.settings},
-        "score": best.score,
-        "measured": measured,
-        "trials": len(found.tried),
-        "stopped_early": found.count("stopped early"),
-        "diverged": found.count("diverged"),
-        "taken_up": found.taken_up,
-        "lost_rounds": found.lost_rounds,
-        **asdict(found.cost),
-    }
     write_atomic(folder / "result.json", (json.dumps(summary, indent=2) + "\n").encode())
-    grid, title = plan.search == "grid", f"{plan.task['name']}: {plan.algorithm} {plan.optimiser or ''}".rstrip()
+    grid = plan.search == "grid"
     scales = [Scale(axis.name, axis.values if grid else None, axis.decay, axis.logarithmic) for axis in plan.axes]
-    draw = partial(sensitivity_chart, found.tried, scales, title, measured, plan.seeds)
+    draw = partial(sensitivity_chart, found.tried, scales, _title(plan), measured, plan.seeds)
     files = save_chart_if_possible(draw, folder / "sensitivity")
     if as_json:
         print_json(summary)
@@ -212,6 +204,22 @@ def _report(study: "optuna.Study", plan: Plan, folder: Path, as_json: bool, seco
     steps = "" if plan.local_steps == 10 else f" --local-steps {plan.local_steps}"
     task = f"--task {plan.task['name']} --algorithm {plan.algorithm}{optimiser}{steps}"
     out.print(escape(f"use it: fedgbo run --preset {folder / 'preset.csv'} {task}"))
+
+
+def _summary(found: "Outcome", plan: Plan, folder: Path, measured: str) -> dict[str, Any]:
+    """Return the content of result.json, which --json prints."""
+    return {
+        "out": str(folder),
+        "settings": {**plan.fixed, **found.best.settings},
+        "score": found.best.score,
+        "measured": measured,
+        "trials": len(found.tried),
+        "stopped_early": found.count("stopped early"),
+        "diverged": found.count("diverged"),
+        "taken_up": found.taken_up,
+        "lost_rounds": found.lost_rounds,
+        **asdict(found.cost),
+    }
 
 
 def _line(tried: Tried) -> str:

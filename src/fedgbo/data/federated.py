@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedgbo.core import ConfigError, DataError, Rows, permutation, whole
+from fedgbo.core import ConfigError, DataError, Rows, permutation
 from fedgbo.data.items import Form, ItemSamples
 from fedgbo.data.read import Collate, Items, Target, is_frame, read
 from fedgbo.data.samples import AugmentedSamples, Samples, TensorSamples, Transform
-from fedgbo.data.tree import digest_of, joined, kind_of, map_tensors
+from fedgbo.data.tree import digest_of, joined, kind_of_first
 
-Pair = tuple[Any, Any]  # inputs and targets, each anything that numpy or torch can read
+BUILT = 3  # clients whose samples are built one by one, to compare memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,10 +225,9 @@ class MemoryComparison:
         return self.naive / self.packed
 
 
-def compare_memory(data: FederatedData, clients: int = 3) -> MemoryComparison:
-    """Build the first `clients` clients the naive way and scale to all: exact if all samples have the same shape."""
-    whole("clients", clients)
-    built = [data.train.batch(np.arange(*data.offsets[c : c + 2])) for c in range(min(clients, data.clients))]
+def compare_memory(data: FederatedData) -> MemoryComparison:
+    """Build the first clients the naive way and scale to all: exact if all samples have the same shape."""
+    built = [data.train.batch(np.arange(*data.offsets[c : c + 2])) for c in range(min(BUILT, data.clients))]
     count = sum(len(targets) for _, targets in built)
     used = sum(tensor.element_size() * tensor.nelement() for pair in built for tensor in pair)
     halves = [data.train] if data.test is None else [data.train, data.test]
@@ -289,12 +288,8 @@ def _check_alike(data: FederatedData) -> None:
 
 def _kinds(samples: Samples) -> tuple[str, str]:
     """Describe the inputs and the targets of one sample."""
-
-    def told(tree: Any) -> str:
-        return kind_of(map_tensors(lambda x: x[0], tree)).replace(" of shape ()", "")
-
-    inputs, targets = samples.batch(np.arange(1))
-    return told(inputs), told(targets)
+    inputs, targets = (kind_of_first(tree).replace(" of shape ()", "") for tree in samples.batch(np.arange(1)))
+    return inputs, targets
 
 
 def _compare(where: str, found: tuple[str, str], whose: str, expected: tuple[str, str]) -> None:

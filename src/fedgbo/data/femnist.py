@@ -14,7 +14,7 @@ from fedgbo.data.archives import SourceFile, source_files
 from fedgbo.data.leaf import is_leaf, leaf_files, users
 from fedgbo.data.public import EVERY_CLIENT, ClientRules, choose_clients, pick_format
 from fedgbo.data.store import Array, Packed
-from fedgbo.data.tff import tff_clients
+from fedgbo.data.tff import is_hdf5, tff_clients, tff_half
 
 CLASSES = 62
 SIDE = 28
@@ -28,11 +28,10 @@ Writers = dict[str, tuple[Array, Array]]  # images (n, 1, 28, 28) and labels (n,
 def read_femnist(source: Path, *, format: str | None = None, rules: ClientRules = EVERY_CLIENT) -> Packed:
     """Read the writers that the rules keep, in the order of the train files."""
     files = source_files(source)
-    found = [file for file in files if file.name.endswith((".h5", ".hdf5"))]
-    present = ["leaf"] * any(map(is_leaf, files)) + ["tff"] * bool(found)
+    present = ["leaf"] * any(map(is_leaf, files)) + ["tff"] * any(map(is_hdf5, files))
     format = pick_format(source, (file.name for file in files), FORMATS, present, format)
     if format == "tff":
-        train, test = (_read_tff(found, half, source) for half in ("train", "test"))
+        train, test = (_read_tff(tff_half(files, half, "fed_emnist", source)) for half in ("train", "test"))
     else:
         halves = leaf_files(source)
         train, test = ({user.name: _checked(user.x, user.y, user.where) for user in users(half)} for half in halves)
@@ -46,14 +45,10 @@ def read_femnist(source: Path, *, format: str | None = None, rules: ClientRules 
     return Packed(arrays, meta, kept.notes)
 
 
-def _read_tff(files: list[SourceFile], half: str, source: Path) -> Writers:
-    fitting = [file for file in files if half in file.name.rsplit("/", 1)[-1]]
-    if len(fitting) != 1:
-        found = f"{source} has {len(fitting)} HDF5 files with {half!r} in their names"
-        raise DataError(f"{found}, where one is needed; TFF's are fed_emnist_train.h5 and fed_emnist_test.h5")
-    with tff_clients(fitting[0], "pixels", "label") as clients:
+def _read_tff(source: SourceFile) -> Writers:
+    with tff_clients(source, "pixels", "label") as clients:
         return {
-            name: _checked(fields["pixels"][()], fields["label"][()], f"user {name!r} in {fitting[0].where}")
+            name: _checked(fields["pixels"][()], fields["label"][()], f"user {name!r} in {source.where}")
             for name, fields in clients.items()
         }
 

@@ -13,7 +13,7 @@ from fedgbo.core import ConfigError, DataError, Rows
 from fedgbo.data.federated import FederatedData
 from fedgbo.data.partition import Split
 from fedgbo.data.samples import LabelledSamples
-from fedgbo.data.store import Array
+from fedgbo.data.store import Array, Store
 
 FRAME = 256  # the code of a pixel outside the image; pixels inside have 0 to 255
 
@@ -101,8 +101,9 @@ class Rearranged:
         return np.asarray(self.images[self.order[rows]])
 
 
-def split_image_data(arrays: Mapping[str, Any], where: str, split: Split, **options: Any) -> FederatedData:
+def split_image_data(store: Store, split: Split, **options: Any) -> FederatedData:
     """Open packed images that have no clients, and deal them; `options` are those of `ImageSamples`."""
+    arrays, where = store.arrays, str(store.path)
     if "train_labels" not in arrays or "train_images" not in arrays:
         raise DataError(f"{where} lacks train_images or train_labels; pack the data again")
     _check_types(arrays["train_images"], arrays["train_labels"], where)
@@ -113,7 +114,7 @@ def split_image_data(arrays: Mapping[str, Any], where: str, split: Split, **opti
         "train_labels": np.asarray(arrays["train_labels"])[order],
         "train_offsets": np.cumsum([0, *map(len, parts)], dtype=np.int64),
     }
-    return image_data({**arrays, **dealt}, where, **options)
+    return replace(image_data({**arrays, **dealt}, where, **options), content_digest=store.digest)
 
 
 def _check_types(images: Any, labels: Array, where: str) -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 from fedgbo.core import DataError, FedGBOError, Rows
 from fedgbo.data.read import Collate, Items, Target, split, whole_labels
 from fedgbo.data.samples import IGNORED, Samples, TensorSamples, range_of
-from fedgbo.data.tree import kind_of, leaves, map_tensors
+from fedgbo.data.tree import kind_of, kind_of_first, leaves
 
 CHECKED = 64  # samples that are read at once when all are checked
 
@@ -57,7 +57,8 @@ class ItemSamples(Samples):
     """The samples of several data sets, one set after the other. All are read once, to check them."""
 
     def __init__(self, sets: Sequence[Items | TensorSamples], names: Sequence[str], form: Form) -> None:
-        self._sets, self._form = [_by_number(one) for one in sets], form
+        self._sets: list[Any] = [one.source if isinstance(one, Items) else one for one in sets]
+        self._form = form
         self._ends = np.cumsum([len(one) for one in sets])
         self._labels = self._check(names)
 
@@ -117,24 +118,6 @@ class ItemSamples(Samples):
             ) from error
 
 
-class _Rows:
-    """Samples in memory, by number."""
-
-    def __init__(self, samples: TensorSamples) -> None:
-        self._samples = samples
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, number: int) -> tuple[Any, Any]:
-        inputs, targets = map_tensors(lambda x: x[number], (self._samples.inputs, self._samples.targets))
-        return inputs, targets
-
-
-def _by_number(one: Items | TensorSamples) -> Any:
-    return one.source if isinstance(one, Items) else _Rows(one)
-
-
 def _as_array(value: Any) -> Any:
     """Return a list of numbers as an array, as a sample read from a table has it."""
     if isinstance(value, Mapping):
@@ -173,11 +156,7 @@ def _values(tree: Any) -> Iterator[Any]:
 
 def sample_kind(inputs: Any, targets: Any) -> str:
     """Describe the first sample of a batch."""
-
-    def told(tree: Any) -> str:
-        return kind_of(map_tensors(lambda x: x[0], tree))
-
-    return f"inputs are {told(inputs)}" + ("" if targets is None else f", targets {told(targets)}")
+    return f"inputs are {kind_of_first(inputs)}" + ("" if targets is None else f", targets {kind_of_first(targets)}")
 
 
 def _told(item: Any) -> str:

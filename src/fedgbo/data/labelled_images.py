@@ -72,7 +72,7 @@ def _idx_pair(source: Path, files: list[SourceFile]) -> Labelled:
     if images.shape[1:] != (SIDE, SIDE):
         size = "x".join(map(str, images.shape[1:]))
         raise DataError(f"{files[0].where} has images of {size} pixels; Fashion-MNIST's have {SIDE}x{SIDE}")
-    return _labelled(images[:, None], labels, files[1].where)
+    return _labelled(images[:, None], checked_labels(labels, CLASSES, files[1].where), files[1].where)
 
 
 def _read_idx(source: SourceFile, dimensions: int) -> Array:
@@ -100,7 +100,8 @@ def _read_pickle(source: SourceFile) -> Labelled:
 def _read_binary(source: SourceFile) -> Labelled:
     """Read rows of a label and 3,072 pixels."""
     rows = byte_rows(source, PIXELS + 1, MOST)
-    return _labelled(rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0], source.where)
+    labels = checked_labels(rows[:, 0], CLASSES, source.where)
+    return _labelled(rows[:, 1:].reshape(-1, *SHAPE), labels, source.where)
 
 
 def _labelled(images: Array, labels: Array, where: str) -> Labelled:
@@ -108,4 +109,4 @@ def _labelled(images: Array, labels: Array, where: str) -> Labelled:
         raise DataError(f"{where}: {len(labels)} labels for {len(images)} images; get the files again")
     if len(labels) == 0:
         raise DataError(f"{where} has no samples; get it again")
-    return images, checked_labels(labels, CLASSES, where)
+    return images, labels

@@ -89,7 +89,7 @@ def is_frame(entry: Any) -> bool:
 
 def split(table: Mapping[str, Any], where: str, target: Target) -> tuple[Any, Any]:
     """Return the inputs and the targets of a table; a single column of inputs is given by itself."""
-    names = [] if target is None else [target] if isinstance(target, str) else list(target)
+    names = _targets(target)
     for name in names:
         if name not in table:
             raise DataError(f"{where} has no '{name}' (it has {_listed(table)}); name its targets with target=")
@@ -201,7 +201,7 @@ def _frame(frame: Any, where: str, target: Target, expected: Sequence[Any] | Non
     columns = list(frame.columns if expected is None else expected)
     if odd := sorted(map(str, set(columns) ^ set(frame.columns))):
         raise DataError(f"{where}: only some data frames have the columns {_listed(odd)}; make them all alike")
-    names = [] if target is None else [target] if isinstance(target, str) else list(target)
+    names = _targets(target)
     if not names:
         raise DataError(f"{where} is a DataFrame; name its column of targets with target= (it has {_listed(columns)})")
     for name in names:
@@ -231,6 +231,11 @@ def _zipped(inputs: Any, targets: Any, where: str) -> Zipped:
     if targets is not None and len(inputs) != len(targets):
         raise DataError(f"{where}: {len(inputs)} inputs but {len(targets)} targets; each sample needs one of each")
     return Zipped(inputs, targets)
+
+
+def _targets(target: Target) -> list[str]:
+    """Return the names of the columns that are targets."""
+    return [] if target is None else [target] if isinstance(target, str) else list(target)
 
 
 def _listed(names: Any) -> str:

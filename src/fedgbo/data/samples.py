@@ -77,6 +77,11 @@ class TensorSamples(Samples):
         inputs, targets = map_tensors(lambda x: x[index], (self.inputs, self.targets))
         return inputs, targets
 
+    def __getitem__(self, row: int) -> tuple[Any, Any]:
+        """Return one sample, as a data set does."""
+        inputs, targets = map_tensors(lambda x: x[row], (self.inputs, self.targets))
+        return inputs, targets
+
     def digest(self) -> str:
         return digest_of((self.inputs, self.targets))
 

@@ -21,7 +21,7 @@ from fedgbo.data.leaf import LeafUser, is_leaf, leaf_files, users
 from fedgbo.data.public import EVERY_CLIENT, ClientRules, choose_clients, pick_format
 from fedgbo.data.samples import WINDOW, WindowSamples
 from fedgbo.data.store import Array, Packed
-from fedgbo.data.tff import tff_rows, tff_strings
+from fedgbo.data.tff import is_hdf5, tff_half, tff_rows, tff_strings
 
 FRACTION = 0.9  # LEAF's default, which gives the paper's 660 clients; the 0.8 that the paper states gives 799
 LARGEST_TEXT = 1 << 26
@@ -78,7 +78,7 @@ def read_shakespeare(
     check_seed(seed)
     files = source_files(source)
     found = {"text": _raw_texts(files), "leaf": [file for file in files if is_leaf(file)]}
-    found["tff-hdf5"] = [file for file in files if file.name.endswith((".h5", ".hdf5"))]
+    found["tff-hdf5"] = [file for file in files if is_hdf5(file)]
     found["tff-sqlite"] = [file for file in files if file.name.endswith(".sqlite")]
     format = pick_format(
         source, (file.name for file in files), FORMATS, [name for name, some in found.items() if some], format
@@ -248,13 +248,9 @@ def _rebuilt(user: LeafUser) -> tuple[Array, Array]:
 
 
 def _hdf5_snippets(files: list[SourceFile], source: Path) -> tuple[Snippets, Snippets]:
-    halves = []
-    for half in ("train", "test"):
-        fitting = [file for file in files if half in file.name.rsplit("/", 1)[-1]]
-        if len(fitting) != 1:
-            raise DataError(f"{source} has {len(fitting)} HDF5 files with {half!r} in their names; it needs one")
-        halves.append(tff_strings(fitting[0], "snippets", LARGEST_TEXT))
-    return halves[0], halves[1]
+    chosen = (tff_half(files, half, "shakespeare", source) for half in ("train", "test"))
+    train, test = (tff_strings(file, "snippets", LARGEST_TEXT) for file in chosen)
+    return train, test
 
 
 def _sqlite_snippets(files: list[SourceFile], source: Path) -> tuple[Snippets, Snippets]:

@@ -5,9 +5,10 @@ of any size; SQLite can have views and virtual tables that compute. All of these
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib import import_module
+from pathlib import PurePosixPath
 from typing import Any
 
 from fedgbo.core import DataError, FedGBOError, MissingExtraError
@@ -19,6 +20,20 @@ LARGEST_DATABASE = 1 << 29  # bytes; it is read into memory
 WRITE_AHEAD = b"\x02\x02"  # the versions in the header of a file that was written with such a log
 COLUMNS = ("split_name", "client_id", "serialized_example_proto")
 DAMAGE = (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError, OverflowError)  # what h5py raises
+
+
+def is_hdf5(source: SourceFile) -> bool:
+    """Return whether a file's name is that of an HDF5 file."""
+    return source.name.endswith((".h5", ".hdf5"))
+
+
+def tff_half(files: Sequence[SourceFile], half: str, data_set: str, where: object) -> SourceFile:
+    """Return the HDF5 file with the half ("train" or "test") in its name."""
+    fitting = [file for file in files if is_hdf5(file) and half in PurePosixPath(file.name).name]
+    if len(fitting) != 1:
+        found = f"{where} has {len(fitting)} HDF5 files with {half!r} in their names"
+        raise DataError(f"{found}, where one is needed; TFF's are {data_set}_train.h5 and {data_set}_test.h5")
+    return fitting[0]
 
 
 @contextmanager

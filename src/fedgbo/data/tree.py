@@ -58,6 +58,11 @@ def kind_of(tree: Any) -> str:
     return type(tree).__name__
 
 
+def kind_of_first(tree: Any) -> str:
+    """Describe the first sample of a batch."""
+    return kind_of(map_tensors(lambda x: x[0], tree))
+
+
 def digest_of(tree: Any) -> str:
     """Return the SHA-256 of tensors, arrays, numbers and texts, and tuples, lists and mappings of such."""
     sha = hashlib.sha256()

@@ -14,8 +14,8 @@ from fedgbo.engines.torchrun.join import under_torchrun
 from fedgbo.experiments.jobs import Job
 from fedgbo.experiments.presets import FIELD, presets, takes_optimiser, task_names
 from fedgbo.experiments.request import SETTINGS, Request, parse_entry, read_request, same_as_fedavg
-from fedgbo.experiments.results import Section, summary_table
-from fedgbo.experiments.shelf import claim_folder, group_key
+from fedgbo.experiments.results import ResultSection, summary_table
+from fedgbo.experiments.shelf import claim_folder, group_key, labels_of, titles_of
 from fedgbo.reports.comparison import Paired, baseline_of, versus
 from fedgbo.reports.curves import ROUNDS, SCORES
 from fedgbo.reports.finding import accuracy_chart, finding_chart
@@ -75,15 +75,8 @@ def jobs_of(configs: Sequence[RunConfig], out: Path) -> list[Job]:
     names = [f"{slug(labels[group_key(config)])}-seed{config.seed}" for config in configs]
     if twice := [config for config, name in zip(configs, names, strict=True) if names.count(name) > 1]:
         raise ConfigError(f"{twice[0].label} is named twice with the same settings; name it once")
-    titles = [f"{labels[group_key(config)]} seed {config.seed}" for config in configs]
-    return [Job(c, out / "runs" / name, title) for c, name, title in zip(configs, names, titles, strict=True)]
-
-
-def labels_of(configs: Sequence[RunConfig]) -> dict[str, str]:
-    """Return a label for each `group_key`; algorithms of the same name get the settings in which they differ."""
-    groups = {group_key(config): config for config in configs}
-    labels = distinct([config.label for config in groups.values()], [settings_of(c) for c in groups.values()])
-    return dict(zip(groups, labels, strict=True))
+    titled = zip(configs, names, titles_of(configs, labels), strict=True)
+    return [Job(config, out / "runs" / name, title) for config, name, title in titled]
 
 
 def claim(out: Path, configs: Sequence[RunConfig]) -> bool:
@@ -144,7 +137,7 @@ class Comparison:
         """Best accuracies with intervals, and their costs, as `fedgbo compare` prints them."""
         lost = {label: len(seeds) for label, seeds in self.diverged.items() if seeds}
         seeds = {label: len(self.results[label]) + len(self.diverged[label]) for label in self.results}
-        section = Section(self.task, tuple(self._groups()), lost, seeds)
+        section = ResultSection(self.task, tuple(self._groups()), lost, seeds)
         return summary_table([section], "compare", "Best accuracy and its cost")
 
     def differences(self, against: str | None = None) -> dict[str, Paired]:
@@ -268,20 +261,17 @@ def _labelled(algorithms: Any, task: Task) -> dict[str, FederatedAlgorithm]:
     several = [algorithms] if isinstance(algorithms, Named) else algorithms
     if not isinstance(several, Iterable) or not several:
         raise ConfigError("algorithms must be a list such as [FedAvg(SGD(lr=0.1)), 'fedgbo:sgdm lr=0.1 beta=0.9']")
+    made = [_made(value) for value in (several.values() if isinstance(several, Mapping) else several)]
+    configs = [RunConfig(task={"name": task.name}, algorithm=describe(one), rounds=1) for one in made]
     if isinstance(several, Mapping):
-        named = {str(label): _made(value) for label, value in several.items()}
-        listed = list(named.values())
+        labels = [str(label) for label in several]
     else:
-        listed = [_made(value) for value in several]
-        configs = [RunConfig(task={"name": task.name}, algorithm=describe(made), rounds=1) for made in listed]
         labels = distinct([config.label for config in configs], [settings_of(config) for config in configs])
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ConfigError(f"{twice[0]} is named twice with the same settings; name it once")
-        named = dict(zip(labels, listed, strict=True))
-    for made in listed:
-        if said := same_as_fedavg(RunConfig(task={"name": task.name}, algorithm=describe(made), rounds=1)):
-            warnings.warn(said, stacklevel=3)
-    return named
+    for said in filter(None, map(same_as_fedavg, configs)):
+        warnings.warn(said, stacklevel=3)
+    return dict(zip(labels, made, strict=True))
 
 
 def _made(value: Any) -> FederatedAlgorithm:

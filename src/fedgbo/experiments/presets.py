@@ -121,8 +121,7 @@ def algorithm_table(algorithm: str, optimiser: str | None, settings: Mapping[str
             raise ConfigError(f"{algorithm} takes no optimiser, so {optimiser} must be left out")
         return table | dict(settings)
     client, server = next(iter(slots)), list(slots)[-1]  # the same slot, unless the server has its own optimiser
-    for slot, kind in slots.items():
-        table[slot] = {"name": optimiser or "sgdm" if kind is Optimiser else name_of(kind)}
+    table |= {slot: {"name": name} for slot, name in slot_names(algorithm, optimiser).items()}
     if optimiser not in (None, table[server]["name"]):
         told = " and ".join(dict.fromkeys(kind.__name__ for kind in slots.values())).replace("SGD", "plain SGD", 1)
         raise ConfigError(f"{algorithm} trains with {told}, not {optimiser}; leave the optimiser out")
@@ -154,11 +153,10 @@ def _takes_whole(hint: Any, value: Any) -> bool:
 
 def accepted_settings(algorithm: str, optimiser: str | None) -> list[str]:
     """Return the names of the flat settings that an algorithm with this optimiser takes."""
-    made = find("algorithm", algorithm)
-    slots = optimiser_slots(made)
-    names = [optimiser or "sgdm" if kind is Optimiser else name_of(kind) for kind in slots.values()]
-    accepted = [key for name in names for key in parameters(find("optimiser", name))]
-    accepted += [key for key in parameters(made) if key not in (*slots, "objective", "inverse")]
+    slots = slot_names(algorithm, optimiser)
+    accepted = [key for name in slots.values() for key in parameters(find("optimiser", name))]
+    own = parameters(find("algorithm", algorithm))
+    accepted += [key for key in own if key not in (*slots, "objective", "inverse")]
     accepted += ["server_lr"] if len(slots) > 1 else []
     accepted += ["average"] if "base" not in accepted else []
     return list(dict.fromkeys(accepted))
@@ -189,14 +187,14 @@ def optimiser_slots(made: Any) -> dict[str, type[Optimiser]]:
     return {key: kind for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Optimiser)}
 
 
-def own_optimiser(algorithm: str) -> str | None:
-    """Return the optimiser that the algorithm is made for, its server's if it has two; None if it takes any or none.
+def slot_names(algorithm: str, optimiser: str | None = None) -> dict[str, str]:
+    """Return the optimisers of an algorithm, the client's first; `optimiser`, or sgdm, is for a slot that takes any.
 
-    >>> own_optimiser("fedavg"), own_optimiser("fedadam"), own_optimiser("fedgbo")
-    ('sgd', 'adam', None)
+    >>> slot_names("fedadam"), slot_names("fedgbo"), slot_names("mfl", "adam")
+    ({'client': 'sgd', 'server': 'adam'}, {'optimiser': 'sgdm'}, {'optimiser': 'adam'})
     """
-    kinds = list(optimiser_slots(find("algorithm", algorithm)).values())
-    return None if not kinds or kinds[-1] is Optimiser else name_of(kinds[-1])
+    slots = optimiser_slots(find("algorithm", algorithm))
+    return {slot: optimiser or "sgdm" if kind is Optimiser else name_of(kind) for slot, kind in slots.items()}
 
 
 def takes_optimiser(algorithm: str) -> bool:

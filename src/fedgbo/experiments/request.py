@@ -247,7 +247,7 @@ def parse_entry(entry: str) -> tuple[str, str | None]:
     while rest:
         own = re.match(r"[^:]*\.py:[^:]*|[^:]*", rest)
         name = own[0] if own else rest
-        names.append(name if ":" in name else name.lower())
+        names.append(known_name(name))
         rest = rest[len(name) + 1 :]
     if not 1 <= len(names) <= 2 or not all(names):
         raise ConfigError(f"'{entry}' must be an algorithm, or algorithm:optimiser, e.g. fedavg or fedgbo:sgdm")

@@ -3,16 +3,27 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from fedgbo.core import FolderBusyError, RunFolderError
 from fedgbo.experiments.experiment import Experiment
 from fedgbo.experiments.jobs import Ending, Job
-from fedgbo.experiments.shelf import Find, folder_name, group_key, look, set_aside, steps_text, task_name
-from fedgbo.reports.comparison import baseline_of
+from fedgbo.experiments.shelf import (
+    Find,
+    folder_name,
+    group_key,
+    labels_of,
+    look,
+    set_aside,
+    steps_text,
+    task_name,
+    titles_of,
+)
+from fedgbo.reports.comparison import Summary, baseline_row, summarise
 from fedgbo.reports.cost_table import BRIEF, cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.load import Group, RunData, group_runs
-from fedgbo.reports.sections import distinct, settings_of, unique
+from fedgbo.reports.sections import unique
 from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.config import RunConfig
 
@@ -57,19 +68,11 @@ def survey(experiment: Experiment, out: Path) -> list[PlannedRun]:
     if out.exists() and not out.is_dir():
         raise RunFolderError(f"{out} is a file; choose a folder")
     planned = []
-    for config, title in zip(experiment.configs, _titles(experiment.configs), strict=True):
+    labels = labels_of(experiment.configs, lambda c: f"{task_name(c)} {c.label} K={steps_text(c)}")
+    for config, title in zip(experiment.configs, titles_of(experiment.configs, labels), strict=True):
         path = out / "runs" / folder_name(config)
         planned.append(PlannedRun(config, path, look(path, config), title))
     return planned
-
-
-def _titles(configs: Sequence[RunConfig]) -> list[str]:
-    """Name runs by task, algorithm, K and seed, and by the settings in which runs of the same name differ."""
-    names = [f"{task_name(c)} {c.label} K={steps_text(c)}" for c in configs]
-    groups = {group_key(config): (name, config) for config, name in zip(configs, names, strict=True)}
-    labels = distinct([name for name, _ in groups.values()], [settings_of(c) for _, c in groups.values()])
-    label = dict(zip(groups, labels, strict=True))
-    return [f"{label[group_key(config)]} seed {config.seed}" for config in configs]
 
 
 def clear(runs: Sequence[PlannedRun]) -> tuple[list[PlannedRun], list[str]]:
@@ -113,7 +116,7 @@ def heading(experiment: Experiment, found: Results) -> str:
 
 
 @dataclass(frozen=True)
-class Section:
+class ResultSection:
     """The runs of one task, K and number of rounds; each group has a label of its own."""
 
     title: str
@@ -121,34 +124,39 @@ class Section:
     diverged: Mapping[str, int] = field(default_factory=dict)  # by label, the number of seeds
     seeds: Mapping[str, int] = field(default_factory=dict)  # by label, the number of seeds there should be
 
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        return summarise(self.groups)
+
 
 def without_accuracy(found: Results) -> list[RunData]:
     """Return the finished runs whose task has no metric; the tables cannot show them."""
     return [run for run in found.finished if not _has_accuracy(run)]
 
 
-def sections(found: Results) -> list[Section]:
+def sections(found: Results) -> list[ResultSection]:
     """Sort runs into sections, in their order; runs that diverged are counted."""
     finished = [run for run in found.finished if _has_accuracy(run)]
     diverged = [run.config for run in found.diverged]
     configs = [*(run.config for run in finished), *diverged, *(run.config for run, _ in found.failed)]
     made = []
     for name in dict.fromkeys(map(_section_title, configs)):
-        labels = _labels([config for config in configs if _section_title(config) == name])
+        shared = labels_of(config for config in configs if _section_title(config) == name)
+        labels = dict(zip(shared, unique(list(shared.values())), strict=True))
         groups = [
             replace(group, label=label)
             for key, label in labels.items()
             for group in group_runs([run for run in finished if group_key(run.config) == key])
         ]
         lost, seeds = (Counter(labels[k] for k in map(group_key, some) if k in labels) for some in (diverged, configs))
-        made.append(Section(name, tuple(groups), lost, seeds))
+        made.append(ResultSection(name, tuple(groups), lost, seeds))
     return made
 
 
-def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
+def summary_table(made: Sequence[ResultSection], name: str, caption: str) -> Table:
     """Return sections as one table; the row of an algorithm says how many of its seeds diverged."""
     several = len(made) > 1
-    against = any(baseline_of(section.groups) is not None for section in made)
+    against = any(baseline_row(section.summaries) is not None for section in made)
     lines: list[tuple[Cell, ...]] = []
     for section in made:
         lines += [((Cell(section.title),) if several else ()) + line for line in _lines(section, against)]
@@ -158,18 +166,18 @@ def summary_table(made: Sequence[Section], name: str, caption: str) -> Table:
         columns=(("Runs",) if several else ()) + cost_columns(against),
         rows=tuple(lines),
         labels=2 if several else 1,
-        remarks=cost_remarks(against, max(len(group.runs) for section in made for group in section.groups)),
+        remarks=cost_remarks(against, max(row.seeds for section in made for row in section.summaries)),
         measured=True,
         brief=("Runs", *BRIEF) if against else (),
     )
 
 
-def _lines(section: Section, against: bool) -> list[tuple[Cell, ...]]:
+def _lines(section: ResultSection, against: bool) -> list[tuple[Cell, ...]]:
     lines = []
-    for (label, *cells), group in zip(cost_lines(section.groups, against), section.groups, strict=True):
-        if lost := section.diverged.get(group.label):
-            label = Cell(f"{group.label} ({lost} of {section.seeds[group.label]} seeds diverged)")
-        lines.append((label, *cells))
+    for name, *cells in cost_lines(section.summaries, against):
+        if lost := section.diverged.get(name.ours):
+            name = Cell(f"{name.ours} ({lost} of {section.seeds[name.ours]} seeds diverged)")
+        lines.append((name, *cells))
     known, rest = {group.label for group in section.groups}, len(cost_columns(against)) - 2
     lines += [(Cell(name), Cell("diverged"), *[Cell("-")] * rest) for name in section.diverged if name not in known]
     return lines
@@ -182,10 +190,3 @@ def _has_accuracy(run: RunData) -> bool:
 def _section_title(config: RunConfig) -> str:
     settings = "".join(f", {key}={value}" for key, value in config.task.items() if key != "name")
     return f"{task_name(config)}{settings}, K = {steps_text(config)}, {config.rounds} rounds"
-
-
-def _labels(configs: Sequence[RunConfig]) -> dict[str, str]:
-    """Name groups by algorithm and optimiser and, where that is not unique, by the settings in which they differ."""
-    groups = {group_key(config): config for config in configs}
-    labels = distinct([config.label for config in groups.values()], [settings_of(c) for c in groups.values()])
-    return dict(zip(groups, unique(labels), strict=True))

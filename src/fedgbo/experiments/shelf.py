@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,6 +11,7 @@ from typing import Literal
 from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.reports.load import RunData, load_run
+from fedgbo.reports.sections import distinct, settings_of
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder, contents
 
@@ -34,6 +36,20 @@ def identity(config: RunConfig) -> str:
 def group_key(config: RunConfig) -> str:
     """Return a text that is the same for runs that differ only in their seed."""
     return json.dumps(config.model_dump(exclude={"seed"}), sort_keys=True)
+
+
+def labels_of(
+    configs: Iterable[RunConfig], name: Callable[[RunConfig], str] = lambda config: config.label
+) -> dict[str, str]:
+    """Return a label for each `group_key`: the name or, where it is not unique, with the settings that differ."""
+    groups = {group_key(config): config for config in configs}
+    labels = distinct([name(config) for config in groups.values()], [settings_of(c) for c in groups.values()])
+    return dict(zip(groups, labels, strict=True))
+
+
+def titles_of(configs: Sequence[RunConfig], labels: Mapping[str, str]) -> list[str]:
+    """Name each run by its label and its seed."""
+    return [f"{labels[group_key(config)]} seed {config.seed}" for config in configs]
 
 
 def folder_name(config: RunConfig) -> str:

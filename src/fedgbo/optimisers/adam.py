@@ -11,9 +11,10 @@ from fedgbo.core import AffineOptimiser, Number, Stats, decay, not_negative, pos
 
 @dataclass(frozen=True)
 class AdamLike(AffineOptimiser):
-    """A momentum over the root of a second moment. Subclasses say how the second moment is tracked.
+    """A momentum over the root of a second moment. Subclasses say where both moments start.
 
     U: η (β₁ m + (1 - β₁) g) / (√v + ε), the same as η m / (√v + ε) with a fresh m
+    T: m <- β₁ m + (1 - β₁) g, v <- β₂ v + (1 - β₂) g²
     """
 
     lr: Number
@@ -28,8 +29,8 @@ class AdamLike(AffineOptimiser):
         positive("eps", self.eps)
 
     @abstractmethod
-    def track(self, stats: Stats, grad: Tensor) -> Stats:
-        """Return the statistics with both moments tracked."""
+    def init(self, params: Tensor) -> Stats:
+        """Return both moments before the first gradient."""
 
     def momentum(self, stats: Stats, grad: Tensor) -> Tensor:
         """Return β₁ m + (1 - β₁) g."""
@@ -43,6 +44,9 @@ class AdamLike(AffineOptimiser):
     def affine(self, stats: Stats) -> tuple[Tensor, Tensor]:
         rate = self.lr / self.denominator(stats)
         return rate * self.beta1 * stats["m"], rate * (1 - self.beta1)
+
+    def track(self, stats: Stats, grad: Tensor) -> Stats:
+        return {"m": self.momentum(stats, grad), "v": self.beta2 * stats["v"] + (1 - self.beta2) * grad**2}
 
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
         """Track, then step with the new m and v."""
@@ -69,9 +73,3 @@ class Adam(AdamLike):
 
     def init(self, params: Tensor) -> Stats:
         return {"m": torch.zeros_like(params), "v": torch.full_like(params, self.initial)}
-
-    def track(self, stats: Stats, grad: Tensor) -> Stats:
-        return {
-            "m": self.momentum(stats, grad),
-            "v": self.beta2 * stats["v"] + (1 - self.beta2) * grad**2,
-        }

@@ -43,9 +43,6 @@ class AdamW(AdamLike):
         """Return y - U(g, s); outside of a round, where there is no broadcast model, `params` itself decays."""
         return super().update(params, stats if "start" in stats else self.anchor(stats, params), grad)
 
-    def track(self, stats: Stats, grad: Tensor) -> Stats:
-        return {"m": self.momentum(stats, grad), "v": self.beta2 * stats["v"] + (1 - self.beta2) * grad**2}
-
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
         stepped, stats = super().step(params, stats, grad)
         return stepped - self.lr * self.weight_decay * params, stats

@@ -35,5 +35,5 @@ class AMSGrad(AdamLike):
         return stats["w"].sqrt() + self.eps
 
     def track(self, stats: Stats, grad: Tensor) -> Stats:
-        v = self.beta2 * stats["v"] + (1 - self.beta2) * grad**2
-        return {"m": self.momentum(stats, grad), "v": v, "w": torch.maximum(stats["w"], v)}
+        tracked = super().track(stats, grad)
+        return {**tracked, "w": torch.maximum(stats["w"], tracked["v"])}

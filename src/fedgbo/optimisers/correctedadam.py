@@ -35,8 +35,7 @@ class CorrectedAdam(AdamLike):
         return offset / seen, scale / seen
 
     def track(self, stats: Stats, grad: Tensor) -> Stats:
-        v = self.beta2 * stats["v"] + (1 - self.beta2) * grad**2
-        return {"m": self.momentum(stats, grad), "v": v, "t": stats["t"] + 1}
+        return {**super().track(stats, grad), "t": stats["t"] + 1}
 
     def step(self, params: Tensor, stats: Stats, grad: Tensor) -> tuple[Tensor, Stats]:
         stats = self.track(stats, grad)

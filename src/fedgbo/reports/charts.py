@@ -15,9 +15,9 @@ import numpy as np
 from fedgbo.core import RunFolderError, optional
 from fedgbo.core.files import write_atomic
 from fedgbo.reports.comparison import FEWEST_SEEDS, number_word
-from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, Point, interval_fields
+from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, interval_fields
 from fedgbo.reports.load import Floats
-from fedgbo.reports.palette import DARK, INK, PAPER, QUIET, RULE, Palette
+from fedgbo.reports.palette import DARK, INK, PAPER, QUIET, RULE, Palette, Point
 
 KINDS = ("png", "svg", "pdf")
 PADDING = {"left": 8, "top": 8, "bottom": 8, "right": 16}

@@ -6,7 +6,7 @@ import.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,6 @@ FEWEST_RESAMPLED = 6  # seeds for the bootstrap; with fewer it returns little bu
 RESAMPLES = 10_000
 ROUNDING = 1e-9  # far below one test sample's share: equal accuracies are equal, however their means were summed
 SAME = "no difference"
-SCALE = 1.0  # of accuracies; an interval that is wider says nothing
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,9 @@ class Summary:
     interval: float | None  # half of its 95% confidence interval; None with fewer than three seeds
     best: Effort  # to reach it
     match: Effort | None  # to match the baseline's best; None if never
-    versus: Paired | None = None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
-    algorithm: str = ""
-    fewer: Ratio | None = None  # the baseline's rounds divided by its own; None if never, or before the first round
+    versus: Paired | None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
+    algorithm: str
+    fewer: Ratio | None  # the baseline's rounds divided by its own; None if never, or before the first round
 
 
 @dataclass(frozen=True)
@@ -183,10 +182,8 @@ def _ratios(group: Group, baseline: Group, ours: Floats, theirs: Floats) -> Floa
     best = theirs.argmax(axis=1)
     reached = ours >= theirs.max(axis=1, keepdims=True) - ROUNDING
     rounds = np.where(reached.any(axis=1), group.rounds[reached.argmax(axis=1)], np.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios: Floats = np.nan_to_num(
-            baseline.rounds[best] / rounds, nan=np.inf, posinf=np.inf
-        )  # 0 / 0: from the start
+    with np.errstate(divide="ignore", invalid="ignore"):  # 0 / 0: from the start
+        ratios: Floats = np.nan_to_num(baseline.rounds[best] / rounds, nan=np.inf, posinf=np.inf)
     return ratios
 
 
@@ -214,17 +211,19 @@ def summarise(groups: Sequence[Group]) -> list[Summary]:
     return summaries
 
 
+def baseline_row(summaries: Iterable[Summary]) -> Summary | None:
+    """Return FedAvg's row; of several with different settings, the one with the best accuracy."""
+    plain = [row for row in summaries if row.algorithm == "fedavg"]
+    return max(plain, key=lambda row: row.accuracy, default=None)
+
+
 def findings(summaries: Sequence[Summary]) -> list[Finding]:
     """Compare each FedGBO, the most accurate first, with FedAvg; of several FedAvgs, with the most accurate."""
-    named = [row.algorithm or row.label.partition(" ")[0].partition("-")[0].lower() for row in summaries]
-    plain = [row for row, name in zip(summaries, named, strict=True) if name == "fedavg"]
-    baseline = max(plain, key=lambda row: row.accuracy, default=None)
-    if baseline is None:
+    if (baseline := baseline_row(summaries)) is None:
         return []
-    shown = shown_names([row.label for row in summaries], named)
-    every = zip(summaries, named, shown, strict=True)
-    made = [Finding(baseline, row, title) for row, name, title in every if name == "fedgbo"]
-    return sorted(made, key=lambda found: -found.ours.accuracy)
+    shown = shown_names([row.label for row in summaries], [row.algorithm for row in summaries])
+    made = [Finding(baseline, row, name) for row, name in zip(summaries, shown, strict=True)]
+    return sorted((one for one in made if one.ours.algorithm == "fedgbo"), key=lambda one: -one.ours.accuracy)
 
 
 def finding(summaries: Sequence[Summary]) -> Finding | None:
@@ -277,21 +276,6 @@ def number_word(seeds: int) -> str:
     """
     words = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     return f"{words[seeds] if seeds < len(words) else seeds} seed{'' if seeds == 1 else 's'}"
-
-
-def percent(accuracy: float, interval: float | None) -> str:
-    """Write a share in per cent with half of its interval, where that means something.
-
-    It does not where all seeds agree to the last digit, or where the interval is wider than the scale from 0 to 100.
-
-    >>> percent(0.4023, 0.009), percent(0.5, None), percent(0.5, 0.0), percent(0.5, 0.6), percent(-0.0001, 0.0002)
-    ('40.2 ± 0.9', '50.0', '50.0', '50.0', '0.0 ± <0.1')
-    """
-    number = f"{100 * accuracy:.1f}"
-    number = number.removeprefix("-") if not float(number) else number
-    if interval is None or interval < ROUNDING or 2 * interval > SCALE:
-        return number
-    return f"{number} ± " + (f"{100 * interval:.1f}" if 100 * interval >= 0.05 else "<0.1")
 
 
 def _best(group: Group) -> int:  # the index of an evaluation

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedgbo.reports.comparison import FEWEST_SEEDS, ROUNDING, Effort, Paired, Summary, baseline_of, percent, summarise
-from fedgbo.reports.load import Group
+from fedgbo.reports.comparison import FEWEST_SEEDS, ROUNDING, Effort, Paired, Summary, baseline_row
 from fedgbo.reports.table import Cell, quantity
 
 COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
@@ -15,6 +14,7 @@ PAIRED = (
     "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the p value "
     "of the paired t test."
 )
+SCALE = 1.0  # of accuracies; an interval that is wider says nothing
 SPEED_UP = "Speed-up: FedAvg's rounds to its best accuracy, divided by the rounds to match it; below 1x is slower."
 
 
@@ -32,16 +32,9 @@ def cost_remarks(against: bool, seeds: int) -> tuple[str, ...]:
     return (best, SPEED_UP, difference) if against else (best,)
 
 
-def cost_lines(groups: Sequence[Group], against: bool) -> list[tuple[Cell, ...]]:
-    """Return the cells of each group; the first is its label."""
-    rows, base = summarise(groups), baseline_of(groups)
-    baseline = next((row for row, group in zip(rows, groups, strict=True) if group is base), None)
-    return row_lines(rows, baseline, against)
-
-
-def row_lines(rows: Sequence[Summary], baseline: Summary | None, against: bool) -> list[tuple[Cell, ...]]:
-    """Return the cells of each summary; `baseline` is one of them."""
-    highest = max((row.accuracy for row in rows), default=None)
+def cost_lines(rows: Sequence[Summary], against: bool) -> list[tuple[Cell, ...]]:
+    """Return the cells of each summary; the first is its label."""
+    baseline, highest = baseline_row(rows), max((row.accuracy for row in rows), default=None)
     lines = []
     for row in rows:
         cells = [Cell(row.label), accuracy_cell(row, strong=row.accuracy == highest), *_effort_cells(row.best)]
@@ -57,6 +50,21 @@ def row_lines(rows: Sequence[Summary], baseline: Summary | None, against: bool) 
 def accuracy_cell(row: Summary, published: str | None = None, *, strong: bool = False) -> Cell:
     """Write an accuracy in per cent with its interval."""
     return Cell(percent(row.accuracy, row.interval), published, exact=row.accuracy, strong=strong)
+
+
+def percent(accuracy: float, interval: float | None) -> str:
+    """Write a share in per cent with half of its interval, where that means something.
+
+    It does not where all seeds agree to the last digit, or where the interval is wider than the scale from 0 to 100.
+
+    >>> percent(0.4023, 0.009), percent(0.5, None), percent(0.5, 0.0), percent(0.5, 0.6), percent(-0.0001, 0.0002)
+    ('40.2 ± 0.9', '50.0', '50.0', '50.0', '0.0 ± <0.1')
+    """
+    number = f"{100 * accuracy:.1f}"
+    number = number.removeprefix("-") if not float(number) else number
+    if interval is None or interval < ROUNDING or 2 * interval > SCALE:
+        return number
+    return f"{number} ± " + (f"{100 * interval:.1f}" if 100 * interval >= 0.05 else "<0.1")
 
 
 def paired_cells(versus: Paired | None) -> list[Cell]:

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedgbo.core import RunFolderError
 from fedgbo.reports.comparison import confidence
 from fedgbo.reports.load import Floats, RunData, over_seeds
+from fedgbo.reports.palette import Point
 from fedgbo.reports.sections import Line
 from fedgbo.reports.table import numbers_csv
 from fedgbo.runs.record import Record
 
 DIGITS = 7  # significant digits of points
-Point = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ FLOPS = [(1000.0**i, f"{prefix}FLOPs") for i, prefix in enumerate(["", "k", "M",
 SECONDS = [(1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours")]
 
 
-class Cost(NamedTuple):
+class CostAxis(NamedTuple):
     """A cost that scores can be drawn against."""
 
     key: str  # the field of a record
@@ -56,12 +56,12 @@ class Cost(NamedTuple):
 
 
 COSTS = (  # a line here adds an axis to the page, the figures and TensorBoard
-    Cost(ROUNDS.key, ROUNDS.title, [(1.0, "")], "fewer rounds"),
-    Cost("upload_bytes", "upload of all clients", BYTES, "less upload"),
-    Cost("download_bytes", "download of all clients", BYTES, "less download"),
-    Cost("flops", "computation of all clients", FLOPS, "less computation"),
-    Cost("simulated_seconds", "simulated time", SECONDS, "less simulated time"),
-    Cost("seconds", "wall-clock time", SECONDS, "less time"),
+    CostAxis(ROUNDS.key, ROUNDS.title, [(1.0, "")], "fewer rounds"),
+    CostAxis("upload_bytes", "upload of all clients", BYTES, "less upload"),
+    CostAxis("download_bytes", "download of all clients", BYTES, "less download"),
+    CostAxis("flops", "computation of all clients", FLOPS, "less computation"),
+    CostAxis("simulated_seconds", "simulated time", SECONDS, "less simulated time"),
+    CostAxis("seconds", "wall-clock time", SECONDS, "less time"),
 )
 SCORES = (Axis("accuracy", "test accuracy (%)", 0.01), Axis("loss", "test loss"), Axis("train_loss", "training loss"))
 DRIFT = (

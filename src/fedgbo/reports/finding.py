@@ -26,9 +26,9 @@ from fedgbo.reports.charts import (
     titled,
 )
 from fedgbo.reports.comparison import Finding, Summary, finding, summarise
-from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Point, points, saving
+from fedgbo.reports.curves import ROUNDS, SCORES, Axis, points, saving
 from fedgbo.reports.load import Floats, Group
-from fedgbo.reports.palette import INK, PAPER, QUIET, Palette, shown_names
+from fedgbo.reports.palette import INK, PAPER, QUIET, Palette, Point, shown_names
 from fedgbo.reports.sections import Line
 
 ACCURACY = SCORES[0]

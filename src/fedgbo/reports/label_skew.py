@@ -48,7 +48,7 @@ def label_skew(data: FederatedData, most: int = 40) -> Skew:
     return Skew(chosen, counts)
 
 
-def labels_of(section: Section, own_files: bool = False) -> Labels:
+def skew_of(section: Section, own_files: bool = False) -> Labels:
     """Open the section's task and count its labels.
 
     A task defined in a user's file is opened only with `own_files`: a run folder from elsewhere may name any file, and

@@ -21,13 +21,13 @@ import numpy as np
 from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.reports.charts import altair, colours, embedded, extra, live_chart, save_chart
-from fedgbo.reports.comparison import baseline_of, conclusion, finding, summarise
+from fedgbo.reports.comparison import baseline_row, conclusion, finding
 from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
-from fedgbo.reports.curves import DRIFT, SCORES, Axis, Point, cost_axes, measured, points
+from fedgbo.reports.curves import DRIFT, SCORES, Axis, cost_axes, measured, points
 from fedgbo.reports.finding import bar_layers, finding_chart, rounds_to_target
 from fedgbo.reports.label_skew import Labels, Skew, live_skew_chart, skew_chart
 from fedgbo.reports.load import RunProblem, flatten
-from fedgbo.reports.palette import Palette
+from fedgbo.reports.palette import Palette, Point
 from fedgbo.reports.sections import Section, differing, shared_settings
 from fedgbo.reports.table import Cell, Table, latex, markdown, numbers_csv
 from fedgbo.runs.folder import RunFolder
@@ -79,7 +79,7 @@ def thinned(rows: Sequence[Point], most: int) -> list[Point]:
 
 
 def _content(section: Section, labels: Labels) -> dict[str, Any]:
-    summaries = summarise(section.groups())
+    summaries = section.summaries
     found = finding(summaries)
     two = () if found is None else (found.baseline.label, found.ours.label)
     palette = Palette({line.label: line.algorithm for line in section.lines}, "var(--fedavg)", two)
@@ -131,14 +131,13 @@ def _chart(section: Section, palette: Palette, heading: str, scores: Sequence[Ax
 
 def cost_table(section: Section) -> Table | None:
     """Return the table of costs; None where no line has accuracies."""
-    groups = section.groups()
-    if not groups:
+    if not (summaries := section.summaries):
         return None
-    against = baseline_of(groups) is not None
+    against = baseline_row(summaries) is not None
     title = f"{section.title}: best accuracy and its cost over all clients"
-    columns, rows = cost_columns(against), tuple(cost_lines(groups, against))
-    remarks = cost_remarks(against, max(len(group.runs) for group in groups))
-    times = [summary.best.simulated_seconds for summary in summarise(groups)]
+    columns, rows = cost_columns(against), tuple(cost_lines(summaries, against))
+    remarks = cost_remarks(against, max(row.seeds for row in summaries))
+    times = [row.best.simulated_seconds for row in summaries]
     if any(time is not None for time in times):
         cells = [Cell("-") if time is None else Cell(f"{time:,.1f} s", exact=time) for time in times]
         columns = (*columns, "Simulated time")
@@ -231,7 +230,7 @@ def _texts(section: Section) -> dict[str, str]:
         exact = [[cell.ours if cell.exact is None else cell.exact for cell in row] for row in clients.rows]
         tables["clients"] = (clients, [dict(zip(clients.columns, row, strict=True)) for row in exact])
     if costs is not None:
-        rows = [flatten(asdict(row)) for row in summarise(section.groups())]  # accuracy as a share, bytes as counted
+        rows = [flatten(asdict(row)) for row in section.summaries]  # accuracy as a share, bytes as counted
         numbers = [{name.replace(".", "_"): value for name, value in row if value is not None} for row in rows]
         tables["costs"] = (costs, numbers)
     raw = [replace(axis, scale=1.0) for axis in cost_axes(section.lines)]

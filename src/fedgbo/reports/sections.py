@@ -4,8 +4,10 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, count
 
+from fedgbo.reports.comparison import Summary, summarise
 from fedgbo.reports.load import NOT_SETTINGS, Group, RunData, RunProblem, flatten, group_runs
 from fedgbo.runs.config import RunConfig
 
@@ -45,10 +47,11 @@ class Section:
     lines: tuple[Line, ...]
     notes: tuple[RunProblem, ...]  # runs that are left out, or that end before others
 
-    def groups(self) -> list[Group]:
-        """Return the lines that have accuracies, for the table of costs."""
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """The results of the lines that have accuracies."""
         scored = [line for line in self.lines if all(run.records[0].accuracy is not None for run in line.runs)]
-        return [line.group() for line in scored]
+        return summarise([line.group() for line in scored])
 
 
 def settings_of(config: RunConfig) -> Settings:

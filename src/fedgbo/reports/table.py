@@ -77,13 +77,12 @@ class Table:
         if not self.brief or self.brief == self.columns:
             return self
         kept = [i for i, column in enumerate(self.columns) if column in self.brief]
-        labels = sum(i < self.labels for i in kept)
         left = ", ".join(column for column in self.columns if column not in self.brief)
         return replace(
             self,
             columns=tuple(self.columns[i] for i in kept),
             rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
-            labels=labels,
+            labels=sum(i < self.labels for i in kept),
             remarks=(*self.remarks, f"{others}: {left}."),
         )
 
@@ -245,7 +244,6 @@ def to_json(table: Table) -> str:
 
 
 RENDERERS: dict[str, Callable[[Table], str]] = {"markdown": markdown, "csv": to_csv, "json": to_json, "latex": latex}
-
 FILES: dict[str, Callable[[Table], str]] = {  # by file suffix
     "md": markdown,
     "csv": lambda table: f"# {one_line(table.title)}\n{to_csv(table)}",
@@ -254,11 +252,16 @@ FILES: dict[str, Callable[[Table], str]] = {  # by file suffix
 }
 
 
+def needed_width(grid: RichTable, wide: bool = False) -> int:
+    """Return the width at which no number and no word is cut in two or, with `wide`, no cell is wrapped."""
+    measured = Console(width=10_000).measure(grid)
+    return measured.maximum if wide else measured.minimum
+
+
 def fitted(table: Table, width: int, wide: bool = False) -> RichTable:
     """Lay out a table for a terminal of this width; where that is too narrow, with narrow heads or stacked values."""
     layouts = [rich_table(table), rich_table(table, head_width=0), rich_table(table, below=True)]
-    fitting = [one for one in layouts if wide or Console(width=10_000).measure(one).minimum <= width]
-    return [*fitting, layouts[-1]][0]
+    return next((one for one in layouts if wide or needed_width(one) <= width), layouts[-1])
 
 
 def rich_table(table: Table, below: bool = False, head_width: int = HEAD_WIDTH) -> RichTable:
@@ -303,8 +306,7 @@ def table_notes(table: Table) -> list[Text]:
 def plain_table(table: Table, wide: bool = False) -> str:
     """Return a table for 80 columns without colours, or wider where numbers need it; `wide` wraps no cell."""
     grid = fitted(table, 80, wide)
-    needed = Console(width=10_000).measure(grid)
-    console = Console(width=max(80, needed.maximum if wide else needed.minimum), color_system=None)
+    console = Console(width=max(80, needed_width(grid, wide)), color_system=None)
     with console.capture() as captured:
         console.print(Text(table.title), grid, *table_notes(table), sep="\n")
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"

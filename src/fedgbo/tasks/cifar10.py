@@ -1,6 +1,5 @@
 """CIFAR-10: colour images of 10 classes, dealt to clients by one of three splits."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -31,9 +30,7 @@ def cifar10(
     """
     dealt = Split(split, clients, alpha, shards_per_client, seed)
     store = open_packed("cifar10", data)
-    augmented = {"mean": MEAN, "std": STD, "flip": True, "crop": SIZE, "padding": PADDING}
-    opened = split_image_data(store.arrays, str(store.path), dealt, **augmented)
-    opened = replace(opened, content_digest=store.digest)
+    opened = split_image_data(store, dealt, mean=MEAN, std=STD, flip=True, crop=SIZE, padding=PADDING)
     return Task("cifar10", opened, _model, clients_per_round=min(CLIENTS_PER_ROUND, clients), batch_size=32)
 
 

@@ -1,6 +1,5 @@
 """Fashion-MNIST: grey images of 10 kinds of clothes, dealt to clients by one of three splits."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -28,9 +27,7 @@ def fashion_mnist(
     `split` is "iid", "dirichlet" (by `alpha`) or "shards"; `data` is the folder of the packed data.
     """
     dealt = Split(split, clients, alpha, shards_per_client, seed)
-    store = open_packed("fashion-mnist", data)
-    opened = split_image_data(store.arrays, str(store.path), dealt)
-    opened = replace(opened, content_digest=store.digest)
+    opened = split_image_data(open_packed("fashion-mnist", data), dealt)
     return Task("fashion-mnist", opened, _model, clients_per_round=min(CLIENTS_PER_ROUND, clients), batch_size=32)
 
 

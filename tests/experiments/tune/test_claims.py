@@ -5,7 +5,7 @@ from multiprocessing import get_context
 from optuna.trial import TrialState
 
 from fedgbo.experiments.tune.claims import Watch, Worker, _take_up, beat, claim_next, drop, standing
-from fedgbo.experiments.tune.study import local_url, open_study, settings_of, suggest
+from fedgbo.experiments.tune.study import local_url, open_study, suggest, trial_settings
 from tests.experiments.tune.small import small_plan, small_study
 
 CELLS = 15
@@ -38,7 +38,7 @@ def test_two_processes_that_start_together_try_each_cell_once(tmp_path):
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     trials = [t for t in small_study(plan, tmp_path).get_trials() if t.state == TrialState.COMPLETE]
-    assert sorted(settings_of(trial, plan)["lr"] for trial in trials) == list(range(1, CELLS + 1))
+    assert sorted(trial_settings(trial, plan)["lr"] for trial in trials) == list(range(1, CELLS + 1))
     assert sorted(standing(trials)) == list(range(CELLS))
 
 

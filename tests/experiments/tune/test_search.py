@@ -9,7 +9,7 @@ import pytest
 from fedgbo.core.errors import ConfigError, DataError, RunFolderError
 from fedgbo.data.federated import FederatedData
 from fedgbo.experiments.presets import presets
-from fedgbo.experiments.tune.plan import claim_folder
+from fedgbo.experiments.tune.plan import claim_search
 from fedgbo.experiments.tune.study import edges, local_url, open_study, outcome_of, trials_csv, winner
 from fedgbo.runs.folder import RunFolder
 from fedgbo.tasks import TASKS
@@ -142,18 +142,18 @@ def test_a_task_that_fails_stops_the_search_and_can_be_put_right(tmp_path, task,
 
 def test_a_study_is_of_one_search(tmp_path):
     plan = small_plan("lr=0.3,0.1", task="small")
-    claim_folder(tmp_path / "a", plan, "small")
-    claim_folder(tmp_path / "a", plan, "small")
+    claim_search(tmp_path / "a", plan, "small")
+    claim_search(tmp_path / "a", plan, "small")
     small_study(plan, tmp_path / "a")
     other = small_plan("lr=0.3,0.1", task="small", rounds=5)
     with pytest.raises(RunFolderError, match="its rounds is 4, here it is 5"):
         small_study(other, tmp_path / "a")
     with pytest.raises(RunFolderError, match="holds another search"):
-        claim_folder(tmp_path / "a", other, "small")
+        claim_search(tmp_path / "a", other, "small")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "file").write_text("mine")
     with pytest.raises(RunFolderError, match=r"is not empty \(it holds file\)"):
-        claim_folder(tmp_path / "b", plan, "small")
+        claim_search(tmp_path / "b", plan, "small")
     assert json.loads((tmp_path / "a" / "tune.json").read_text())["study"] == "small"
 
 

@@ -6,7 +6,7 @@ Our values are computed from the algorithms. Printed values, sizes of tasks and 
 import csv
 import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import product
@@ -18,12 +18,17 @@ from fedgbo.algorithms import ALGORITHMS, PAPER
 from fedgbo.core import FederatedAlgorithm, Optimiser
 from fedgbo.costs.closed import Workload, client_cost, exchange
 from fedgbo.costs.operations import FIXED, MOVING
-from fedgbo.experiments.presets import algorithm_table, optimiser_slots, takes_optimiser
+from fedgbo.experiments.presets import optimiser_slots, slot_names
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.reports.table import Cell, Table
 from fedgbo.runs.describe import build, parameters
 
 NUMBER = 0.5  # every hyperparameter of an example: costs do not depend on hyperparameters
+SPECIAL: Mapping[str, Any] = {  # arguments that are no such numbers
+    "tau": 2,
+    "personal_part": [[0, 2]],
+    "base": {"name": "fedavg", "optimiser": {"name": "sgd", "lr": NUMBER}},
+}
 ORDER = ("fedgbo", "mimelite", "mfl", "adaptivefedopt", "fedavg", "fedmax", "fedprox", "mimexlite")
 OPTIMISER_ORDER = ("rmsprop", "sgdm", "adam", "sgd")
 WRONG = (("table7", "sent140", "mimelite", "rmsprop"), ("table7", "sent140", "mimelite", "sgdm"))  # in the paper
@@ -81,22 +86,25 @@ def _read(name: str) -> str:
 
 def example_optimiser(name: str) -> Optimiser:
     """Build an optimiser with arbitrary numbers."""
-    return OPTIMISERS[name](**{key: NUMBER for key, needed in parameters(OPTIMISERS[name]).items() if needed})
+    built: Optimiser = build("optimiser", {"name": name, **_required(OPTIMISERS[name])})
+    return built
 
 
-def example(algorithm: str, optimiser: str) -> FederatedAlgorithm:
-    """Build an algorithm with arbitrary numbers. Algorithms that take one optimiser accept only that.
+def example(algorithm: str, optimiser: str = "sgdm") -> FederatedAlgorithm:
+    """Build an algorithm with arbitrary numbers; `optimiser` is for algorithms that take any.
 
-    >>> example("fedprox", "sgd")
+    >>> example("fedprox")
     FedProx(objective=(), optimiser=SGD(lr=0.5), mu=0.5)
     """
-    slots = optimiser_slots(ALGORITHMS[algorithm])
-    accepted = parameters(OPTIMISERS[optimiser]) | parameters(ALGORITHMS[algorithm])
-    settings = {key: NUMBER for key, needed in accepted.items() if needed and key not in slots}
-    if len(slots) > 1:
-        settings["server_lr"] = NUMBER
-    built: FederatedAlgorithm = build("algorithm", algorithm_table(algorithm, optimiser, settings))
+    names = slot_names(algorithm, optimiser)
+    slots = {slot: {"name": name, **_required(OPTIMISERS[name])} for slot, name in names.items()}
+    built: FederatedAlgorithm = build("algorithm", {"name": algorithm, **_required(ALGORITHMS[algorithm]), **slots})
     return built
+
+
+def _required(made: Any) -> dict[str, Any]:
+    """Return arbitrary values of the arguments that must be given."""
+    return {key: SPECIAL.get(key, NUMBER) for key, needed in parameters(made).items() if needed}
 
 
 def table1() -> Table:
@@ -107,7 +115,7 @@ def table1() -> Table:
     for title in dict.fromkeys([*printed, *names]):
         name, row = names[title], printed.get(title, {})
         approach = row.get("Approach", (ALGORITHMS[name].__doc__ or "").splitlines()[0].rstrip("."))
-        ours = symbols(example(name, "adam" if takes_optimiser(name) else "sgd"))
+        ours = symbols(example(name, "adam"))
         cells = [Cell.compared(value, row.get(column)) for column, value in zip(columns[2:], ours, strict=True)]
         lines.append((Cell(title), Cell(approach), *cells))
     return captioned("table1", columns, lines, brief=("Algorithm", "Download", "Upload", "Memory"))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedgbo.core import ConfigError, permutation, whole
 from fedgbo.core.errors import wanted
 from fedgbo.experiments import shelf
-from fedgbo.experiments.presets import algorithm_table, known_name, optimiser_slots, own_optimiser
+from fedgbo.experiments.presets import algorithm_table, known_name, slot_names
 from fedgbo.runs.config import RunConfig, Table
 from fedgbo.runs.describe import find, parameters
 from fedgbo.runs.record import Record
@@ -192,11 +192,10 @@ def axes_of(algorithm: str, optimiser: str | None, given: Sequence[str]) -> tupl
     >>> [(axis.name, axis.low, axis.high) for axis in axes], fixed
     ([('server_lr', 0.01, 1.0), ('beta1', 0.3, 0.9999)], {'lr': 0.1})
     """
-    made = find("algorithm", algorithm)
-    slots = optimiser_slots(made)
+    made, slots = find("algorithm", algorithm), slot_names(algorithm, optimiser)
     inner: dict[str, bool] = {}
     if slots:  # the settings of the last optimiser are searched, which is the server's if it has one
-        inner = parameters(find("optimiser", own_optimiser(algorithm) or optimiser or "sgdm"))
+        inner = parameters(find("optimiser", list(slots.values())[-1]))
     values: dict[str, tuple[float, ...]] = {"lr": RATES} if slots else {}
     if len(slots) > 1:
         values["server_lr"] = RATES
@@ -258,7 +257,7 @@ def score(runs: Iterable[Sequence[Record]], kind: Kind = "curve", warm_up: int =
     return total / rounds if rounds else None
 
 
-def claim_folder(out: Path, plan: Plan, study: str) -> None:
+def claim_search(out: Path, plan: Plan, study: str) -> None:
     """Make the folder of a search: tune.json, the runs in trials/, and study.db unless there is another storage."""
     content = json.dumps({"study": study, **json.loads(plan.identity())}, indent=2) + "\n"
     shelf.claim_folder(out, "tune.json", content, "search")

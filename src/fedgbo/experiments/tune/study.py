@@ -16,7 +16,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from fedgbo.core import ConfigError, MissingExtraError, RunFolderError, name_of
-from fedgbo.experiments.presets import Preset, own_optimiser, preset_file
+from fedgbo.experiments.presets import Preset, preset_file, slot_names
 from fedgbo.experiments.tune.claims import standing
 from fedgbo.experiments.tune.plan import Axis, Plan
 from fedgbo.reports.sensitivity import Tried
@@ -66,7 +66,7 @@ def suggest(study: optuna.Study, trial_id: int, plan: Plan, index: int) -> tuple
     return trial, {axis.name: _value(axis, found[axis.name]) for axis in plan.axes}
 
 
-def settings_of(trial: FrozenTrial, plan: Plan) -> dict[str, float] | None:
+def trial_settings(trial: FrozenTrial, plan: Plan) -> dict[str, float] | None:
     """Return the settings of a trial; None if it was interrupted before it had them."""
     if any(_parameter(axis) not in trial.params for axis in plan.axes):
         return None
@@ -162,7 +162,7 @@ def outcome_of(study: optuna.Study, plan: Plan) -> Outcome:
     tried = [
         Tried(
             index=index,
-            settings=settings_of(trial, plan) or {},
+            settings=trial_settings(trial, plan) or {},
             state="diverged" if "diverged" in trial.user_attrs else states.get(trial.state, "failed"),
             score=trial.value,
             cost=trial.user_attrs["cost"],
@@ -188,9 +188,9 @@ def edges(plan: Plan, best: Tried) -> list[str]:
 
 def winner(plan: Plan, best: Tried) -> str:
     """Return the best setting as a preset file."""
-    optimiser = own_optimiser(plan.algorithm) or plan.optimiser or "sgdm"
+    names = list(slot_names(plan.algorithm, plan.optimiser).values()) or ["sgdm"]
     settings = {**plan.fixed, **best.settings}
-    return preset_file([Preset(str(plan.task["name"]), plan.algorithm, optimiser, plan.local_steps, settings)])
+    return preset_file([Preset(str(plan.task["name"]), plan.algorithm, names[-1], plan.local_steps, settings)])
 
 
 def trials_csv(plan: Plan, tried: Sequence[Tried]) -> str:
