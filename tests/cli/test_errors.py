@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgbo.cli import options
+from fedgbo.cli.init import FILES
 from fedgbo.cli.main import app
 from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
@@ -146,6 +147,17 @@ def test_pages_tables_and_pictures_on_a_full_disk(my_file, tmp_path, monkeypatch
             assert f"error: cannot write {file}: File too large; choose another place" in done.stderr
             kept = "the finished runs are kept; when there is room, repeat the command with --out c"
             assert (kept in done.stderr) == (command[0] == "compare")
+
+
+def test_a_project_on_a_full_disk_leaves_nothing_and_can_be_repeated(tmp_path, monkeypatch):
+    project = tmp_path / "p"
+    with monkeypatch.context() as larger, largest_file(2000):
+        larger.setitem(FILES, "README.md", "#" * 3000)  # the last file does not fit
+        stopped = call("init", project)
+    assert stopped.exit_code == 4
+    assert f"cannot write into {project}: File too large" in stopped.output
+    assert not list(project.iterdir())
+    assert call("init", project).exit_code == 0
 
 
 def test_output_that_cannot_be_written_is_named():

@@ -30,6 +30,17 @@ def test_every_table_in_every_format(name, style):
         assert "values agree with the printed ones" in output
 
 
+def test_a_narrow_table_repeats_only_printed_values_that_differ():
+    lines = invoke("table7").splitlines()
+    assert max(map(len, lines)) <= 80
+    at = next(i for i, line in enumerate(lines) if "Sent140" in line and "FedGBO" in line)
+    assert lines[at].split() == ["Sent140", "FedGBO", "0.0290", "0.0290", "0.0320"]
+    assert lines[at + 1].split() == ["Mimelite", "0.0335", "0.0335", "0.0365"]
+    assert lines[at + 2].split() == ["(0.0350)", "[1]", "(0.0350)", "[1]"]
+    assert "With --wide: the printed values that agree with ours, too." in lines
+    assert "0.0290 (0.0290)" in invoke("table7", "--wide")
+
+
 def test_table_7_says_which_two_cells_differ_and_why():
     output = " ".join(invoke("table7", "--wide").split())
     assert "50 of 52 values agree with the printed ones (in brackets)" in output

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -93,11 +94,11 @@ def test_killed_at_a_random_moment_and_resumed(my_file, tmp_path, settings):
 def test_ctrl_c_leaves_a_resumable_run(my_file, tmp_path, number):
     toml = tmp_path / "slow.toml"
     toml.write_text(
-        f'rounds = 400\neval_every = 100\nlr = 0.1\nbeta = 0.9\n[task]\nname = "{my_file}:small"\ndelay = 0.002\n'
+        f'rounds = 400\neval_every = 10\nlr = 0.1\nbeta = 0.9\n[task]\nname = "{my_file}:small"\ndelay = 0.002\n'
     )
     process = start("run", toml, "--out", tmp_path / "run", cwd=tmp_path)
-    wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists())
-    time.sleep(0.5)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 1)  # after the first ten rounds
     process.send_signal(number)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
@@ -120,6 +121,22 @@ def test_a_stopped_comparison_goes_on_where_it_was(my_file, tmp_path):
     call(*args, tmp_path / "c", "--jobs", 1)
     call(*args, tmp_path / "d", "--jobs", 1)
     assert (tmp_path / "c" / "table.json").read_text() == (tmp_path / "d" / "table.json").read_text()
+
+
+def test_ctrl_c_while_workers_still_import_does_not_wait_for_them(my_file, tmp_path):
+    args = ["--task", f"{my_file}:small", "--preset", "none", "--lr", 0.1, "--rounds", 9, "--seeds", 2, "--jobs", 2]
+    process = start("compare", "fedavg", "fedgbo:sgd", *args, "--out", tmp_path / "c", cwd=tmp_path)
+    wait_for(lambda: len(children(process.pid)) > 2)  # two workers, and the tracker of resources
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert stderr.splitlines()[-1].startswith("stopped; repeat the command with --out")
+    assert "Traceback" not in stderr
+    assert not list((tmp_path / "c").glob("runs/*"))  # no worker began a run
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def test_a_comparison_that_cannot_be(my_file, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from fedgbo.reports.charts import save_chart, spread
 from fedgbo.reports.comparison import Ratio, conclusion, fewer_rounds, finding, summarise
 from fedgbo.reports.curves import SCORES, Axis
-from fedgbo.reports.finding import GAP, SIZE, WIDE, accuracy_chart, finding_chart
+from fedgbo.reports.finding import GAP, SIZE, accuracy_chart, finding_chart
 from fedgbo.reports.load import group_runs
 from fedgbo.reports.palette import ALGORITHMS, INK, STRONG
 from fedgbo.reports.sections import Line, sections_of
@@ -64,7 +64,7 @@ def test_the_finding_is_the_headline(groups, tmp_path):
 
 def test_both_crossings_are_marked(groups):
     spec = accuracy_chart(groups, "digits", wide=True).to_dict()
-    assert "hconcat" not in spec
+    assert "vconcat" not in spec
     assert [(dot["algorithm"], dot["round"], dot["value"], dot["size"]) for dot in crossings(spec)] == [
         ("FedAvg", 30, pytest.approx(70), 80),
         ("FedGBO", 10, pytest.approx(70), 80),
@@ -96,12 +96,27 @@ def test_a_name_in_mid_panel_does_not_lie_on_a_line_that_goes_on(write):
     assert chart["title"]["subtitle"] == ["digits. FedProx ends at round 10."]
     (fedprox,) = [name for name in names(chart) if name["algorithm"] == "FedProx"]
     low, high = layers(chart)[1]["encoding"]["y"]["scale"]["domain"]
-    assert fedprox["at"] <= 20 - GAP / WIDE[1] * (high - low)
+    assert fedprox["at"] <= 20 - GAP / SIZE[1] * (high - low)
 
 
 def test_the_seeds_are_stated_once_if_there_is_one(write):
     spec = accuracy_chart(group_runs([write(FEDAVG, 0, SLOW), write(FEDGBO, 0, FAST)]), "digits").to_dict()
     assert json.dumps(spec["title"]).lower().count("seed") == 1
+
+
+def test_the_name_of_the_target_is_clear_of_lines(write):
+    """FedGBO crosses the target at once and stays just above it until round 60."""
+    runs = [write(FEDAVG, 0, [0.1, *[0.3] * 19, 0.5])]
+    runs.append(write(FEDGBO, 0, [0.1, *[0.51, 0.52] * 3, *[0.9] * 14]))
+    spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    rows = [row for layer in layers(spec) for row in layer.get("data", {}).get("values", []) if "goal" in row]
+    assert 50 < rows[0]["round"] < 100
+    runs[1] = write(FEDGBO, 1, [0.1, *[0.3] * 9, *[0.9] * 11])
+    spec = accuracy_chart(group_runs([write(FEDAVG, 1, [0.1, *[0.3] * 19, 0.5]), runs[1]]), "digits").to_dict()
+    rows = [
+        row for layer in layers(spec["vconcat"][0]) for row in layer.get("data", {}).get("values", []) if "goal" in row
+    ]
+    assert rows[0]["round"] == 0
 
 
 def test_the_ratio_of_close_crossings_is_beside_its_arrow_and_clear_of_lines(write):
@@ -133,7 +148,7 @@ def test_no_line_is_cut_late_and_no_band_of_the_two(write):
 
 def test_names_are_in_final_order_and_do_not_overlap(write):
     runs = [write(FEDAVG, 0, [0.1, 0.7]), write(FEDGBO, 0, [0.1, 0.702]), write(FEDPROX, 0, [0.1, 0.701])]
-    spec = accuracy_chart(group_runs(runs), "digits").to_dict()["hconcat"][0]
+    spec = accuracy_chart(group_runs(runs), "digits").to_dict()["vconcat"][0]
     labels = next(layer["data"]["values"] for layer in layers(spec) if layer["mark"]["type"] == "rule")
     upwards = sorted(labels, key=lambda label: label["at"])
     assert [label["algorithm"] for label in upwards] == ["FedAvg", "FedProx", "FedGBO"]

@@ -5,7 +5,8 @@ from itertools import combinations, product
 import pytest
 
 from fedgbo.algorithms import ALGORITHMS as CATALOGUE
-from fedgbo.reports.palette import ALGORITHMS, DARK, INK, OTHERS, PAPER, QUIET, STRONG, Palette, shown_names
+from fedgbo.optimisers import OPTIMISERS as OPTIMISER_CATALOGUE
+from fedgbo.reports.palette import ALGORITHMS, DARK, INK, OPTIMISERS, OTHERS, PAPER, QUIET, STRONG, Palette, shown_names
 
 
 def channels(colour):
@@ -33,6 +34,7 @@ def test_every_algorithm_has_its_name_and_a_colour_of_its_own():
     assert {name: cls.__name__ for name, cls in CATALOGUE.items()}.items() <= {
         k: v[0] for k, v in ALGORITHMS.items()
     }.items()
+    assert {name: cls.__name__ for name, cls in OPTIMISER_CATALOGUE.items()} == OPTIMISERS
     colours = [colour for _, colour in ALGORITHMS.values()]
     assert len(set(colours)) == len(colours)
 
@@ -85,3 +87,9 @@ def test_bands_are_for_two():
 
 def test_a_users_own_label_is_kept():
     assert shown_names(["mine", "scaffold"], ["fedgbo", "scaffold"]) == ["mine", "SCAFFOLD"]
+
+
+def test_several_lines_of_an_algorithm_are_told_apart_by_their_optimisers():
+    labels = ["fedgbo-sgdm", "fedgbo-adam", "averaged-fedavg", "averaged-fedgbo-sgdm", "fedgbo-mine"]
+    shown = shown_names(labels, ["fedgbo", "fedgbo", "averaged", "averaged", "fedgbo"])
+    assert shown == ["FedGBO-SGDm", "FedGBO-Adam", "Averaged-FedAvg", "Averaged-FedGBO-SGDm", "fedgbo-mine"]

@@ -1,7 +1,7 @@
 import pytest
 
 from fedgbo.reports.charts import save_chart
-from fedgbo.reports.sensitivity import Scale, Tried, sensitivity_chart
+from fedgbo.reports.sensitivity import SIDE, Scale, Tried, sensitivity_chart
 
 RATE, DECAY = Scale("lr", None, False, True), Scale("beta", None, True, True)
 SCORES = [("finished", 0.5), ("finished", 0.9), ("stopped early", 0.95), ("diverged", 0.99), ("diverged", None)]
@@ -32,8 +32,10 @@ def test_the_best_of_those_that_went_to_the_end_is_ringed():
     said = "5 settings, 2 of them tried to the end, on six seeds (filled); the best is ringed"
     assert chart["title"]["subtitle"] == said
     for panel in chart["hconcat"]:  # of the same size, so that the axes of lr have the same ticks
-        assert (panel["width"], panel["height"]) == (280, 280)
+        assert (panel["width"], panel["height"]) == (SIDE, SIDE)
     stopped, ended, _ = chart["hconcat"][0]["layer"]
+    legend = ended["encoding"]["color"]["legend"]
+    assert (legend["orient"], legend["titleLimit"]) == ("top", SIDE)  # over its panel, with a title that is not cut
     assert (stopped["mark"]["type"], stopped["transform"][0]["filter"]) == ("point", "!(datum.state === 'finished')")
     assert (ended["mark"]["type"], ended["transform"][0]["filter"]) == ("circle", "datum.state === 'finished'")
 

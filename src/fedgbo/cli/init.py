@@ -111,13 +111,17 @@ def init(
 
     fedgbo init my-project && cd my-project && fedgbo run run.toml
     """
+    written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if there := sorted(name for name in FILES if (folder / name).exists()):
             raise RunFolderError(f"{folder} has a {there[0]} already; choose another folder, or move the file away")
         for name, text in FILES.items():
             write_atomic(folder / name, text.replace("{name}", folder.resolve().name).encode())
+            written.append(folder / name)
     except OSError as error:
+        for file in written:  # so that the same command can be repeated
+            file.unlink(missing_ok=True)
         raise RunFolderError(f"cannot write into {folder}: {error.strerror}; choose another place") from error
     for name in FILES:
         out.print(escape(f"wrote {folder / name}"))

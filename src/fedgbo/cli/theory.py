@@ -43,7 +43,7 @@ ROUNDS = (25, 50, 100, 200, 400)
 FORMULAS = {
     "start": "2 (1-β) (F(x_0)-F*) / (η̃ T̃)",
     "drift": "T η̃² Y / T̃",
-    "momentum": "2 T η̃ L (1+β) (R² + η̃² Y) / (T̃ (1-β)²)",
+    "momentum": "2 T η̃ L (1+β) (R²+η̃²Y) / (T̃ (1-β)²)",
 }
 
 FigureOption = Annotated[Path | None, Option(help="Also draw a picture: FILE.png and FILE.svg.", metavar="FILE")]

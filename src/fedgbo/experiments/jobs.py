@@ -12,7 +12,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -106,10 +106,10 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
     context = get_context("spawn")  # a fork would copy torch's threads in an undefined state
     with ctrl_c_ignored():  # they start a process that tracks resources
         news: Queue[News] = context.Queue()
-        stop = context.Event()
+        stop, ready = context.Event(), context.Event()
     ended: dict[int, Ending] = {}
     threads = max(1, cores() // workers)  # for each run
-    with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, threads)) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker, (news, stop, ready, threads)) as pool:
         waiting: dict[Future[Ending], int] = {}
         with ctrl_c_ignored(), suppress(BrokenProcessPool):  # a process may die before all jobs are submitted
             for number, job in jobs.items():
@@ -128,6 +128,9 @@ def _run_in_processes(jobs: Mapping[int, Job], workers: int, tell: Tell) -> dict
                         tell(News(number, ended=ended[number].how))
         except KeyboardInterrupt:
             stop.set()
+            if not ready.is_set():  # all still import, which can take long: there is no round to wait for
+                for process in active_children():
+                    process.terminate()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     for number in sorted(cut_off)[:workers]:
@@ -161,7 +164,8 @@ def _pass_on(news: "Queue[News]", tell: Tell, wait: bool = True) -> None:
 _worker: dict[str, Any] = {}  # the arguments of `_run` that all jobs of this process share
 
 
-def _start_worker(news: "Queue[News]", stop: Event, threads: int) -> None:
+def _start_worker(news: "Queue[News]", stop: Event, ready: Event, threads: int) -> None:
+    ready.set()
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     _worker.update(tell=news.put, stop=stop, threads=threads)

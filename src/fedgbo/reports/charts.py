@@ -22,6 +22,7 @@ from fedgbo.reports.palette import DARK, INK, PAPER, QUIET, RULE, Palette, Point
 KINDS = ("png", "svg", "pdf")
 PADDING = {"left": 8, "top": 8, "bottom": 8, "right": 16}
 WIDE, NARROW = (640, 400), (270, 180)  # width and height of a single panel, and of one among many
+TEXT = 14  # pixels of small text; a picture of 800 pixels is still readable on a phone
 Span = tuple[float, float]  # from, to
 ROOM = 0.15  # for bands in a panel, as a share of what its lines span
 
@@ -69,13 +70,15 @@ def with_dark_mode(svg: str) -> str:
 
 def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
     """Add a title, and the fonts, grid and legend that all charts share."""
-    text = {"labelColor": INK, "titleColor": INK, "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": 400}
+    text = {"labelColor": INK, "titleColor": INK, "labelFontSize": TEXT, "titleFontSize": TEXT, "titleFontWeight": 400}
     told = altair().Title(
-        title, subtitle=subtitle, anchor="start", offset=14, fontSize=17, subtitleFontSize=12, subtitlePadding=5,
+        title, subtitle=subtitle, anchor="start", offset=14, fontSize=19, subtitleFontSize=TEXT, subtitlePadding=5,
         color=INK, subtitleColor=QUIET,
     )  # fmt: skip
     chart = chart.properties(title=told, padding=PADDING, background=PAPER).configure(font="sans-serif")
-    chart = chart.configure_axis(**text, gridColor=RULE, gridOpacity=0.6, domainColor=QUIET, tickColor=QUIET)
+    chart = chart.configure_axis(
+        **text, labelSeparation=4, gridColor=RULE, gridOpacity=0.6, domainColor=QUIET, tickColor=QUIET
+    )
     chart = chart.configure_view(stroke=None).configure_title(color=INK)
     return chart.configure_legend(**text, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedgbo.reports.charts import (
+    TEXT,
     Span,
     altair,
     colours,
@@ -32,12 +33,13 @@ from fedgbo.reports.palette import INK, PAPER, QUIET, Palette, Point, shown_name
 from fedgbo.reports.sections import Line
 
 ACCURACY = SCORES[0]
-GAP = 17.0  # pixels between two names
-LETTER = 8.0  # pixels of a letter, at most
+GAP = 19.0  # pixels between two names
+LETTER = 9.0  # pixels of a letter, at most
 EARLY, LATE = 0.1, 0.5  # of the rounds: the y axis has all that compared lines have from then on, and other lines
 LOWEST = 20.0  # per cent: an axis that would begin here or below begins at 0
-SUBTITLE = 130  # letters of a line
-SIZE, WIDE = (600, 380), (860, 400)  # beside a panel of bars, and alone
+SUBTITLE = 110  # letters of a line
+SIZE = (640, 380)  # pixels of the panel with lines
+BARS = (420, 22)  # pixels of the longest bar with its number, and of a bar and its gap
 DOT = 10.0  # pixels of a dot
 Rows = list[Point]
 
@@ -109,14 +111,13 @@ def finding_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, wide: 
     found = finding(summaries) if groups else None
     two = (found.baseline.label, found.ours.label) if found else ()
     palette = Palette({line.label: line.algorithm for line in lines}, compared=two)
-    size = WIDE if wide or found is None or x != ROUNDS else SIZE
-    frame = Frame(size, x, y, max(row[x.key] for row in rows), _ends(rows, palette.bands, y))
+    frame = Frame(SIZE, x, y, max(row[x.key] for row in rows), _ends(rows, palette.bands, y))
     layers = [line_layers(rows, palette, frame.across, y, frame.scale), *_names(rows, palette, frame)]
     if found is not None:
         layers += _target(found, rows, palette, frame)
     chart = alt.layer(*layers).properties(width=frame.size[0], height=frame.size[1])
-    if found is not None and size is SIZE:
-        chart = alt.hconcat(chart, _bars(summaries, found, palette), spacing=40)
+    if found is not None and x == ROUNDS and not wide:
+        chart = alt.vconcat(chart, _bars(summaries, found, palette), spacing=24)
     seeds = {line.label: len(line.runs) for line in lines}
     about = (
         [] if found and max(seeds.values()) == 1 else [described(seeds, palette.bands)]
@@ -169,7 +170,7 @@ def _names(rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
     made = [leader]
     for weight in sorted({label["weight"] for label in labels}):
         chosen = base.transform_filter(f"datum.weight === {weight}").encode(y=frame.up("at"), text="algorithm:N")
-        shared = {"align": "left", "dx": 14, "fontSize": 13, "fontWeight": weight}
+        shared = {"align": "left", "dx": 14, "fontSize": TEXT + 1, "fontWeight": weight}
         made += [
             chosen.mark_text(**shared, stroke=PAPER, strokeWidth=3, strokeJoin="round"),
             chosen.mark_text(**shared),
@@ -192,7 +193,8 @@ def _target(found: Finding, rows: Rows, palette: Palette, frame: Frame) -> list[
     alt = altair()
     goal = 100 * found.baseline.accuracy
     text = f"FedAvg's best: {goal:.1f}%"
-    dashed = alt.Chart(alt.Data(values=[{"goal": goal, frame.x.key: 0, "text": text}])).encode(y=frame.up("goal"))
+    start = _clear(goal, LETTER * len(text), rows, frame)
+    dashed = alt.Chart(alt.Data(values=[{"goal": goal, frame.x.key: start, "text": text}])).encode(y=frame.up("goal"))
     rule = dashed.mark_rule(strokeDash=[5, 4], color=INK, strokeWidth=1)
     made = [rule, *_halo(dashed.encode(x=frame.across, text="text:N"), align="left", dx=6, dy=-8, color=INK)]
     at = _crossings(found, rows)
@@ -220,6 +222,18 @@ def _target(found: Finding, rows: Rows, palette: Palette, frame: Frame) -> list[
     )
 
 
+def _clear(height: float, width: float, rows: Rows, frame: Frame) -> float:
+    """Return the first place for a text of this width above `height` that lines do not cross; without one, 0."""
+    low, high = height + frame.tall(2), height + frame.tall(GAP)
+    places = np.linspace(0.0, max(0.0, frame.x_end - frame.wide(width)), 41).tolist()
+
+    def free(left: float) -> bool:
+        taken = frame.spans(rows, left, left + frame.wide(width))
+        return all(top < low or bottom > high for bottom, top in taken)
+
+    return next((left for left in places if free(left)), 0.0)
+
+
 def _ratio(said: str, left: float, right: float, rows: Rows, frame: Frame) -> list[Any]:
     """An arrow between two crossings and its text, above it or, if it is too short, on its left; clear of lines."""
     alt = altair()
@@ -238,12 +252,12 @@ def _ratio(said: str, left: float, right: float, rows: Rows, frame: Frame) -> li
         )
     middle = alt.X("middle:Q", scale=frame.across.to_dict()["scale"])
     place = {"align": "right", "dx": -8} if beside else {"dy": -11}
-    return made + _halo(arrow.encode(x=middle, text="text:N"), **place, color=INK, fontWeight=700, fontSize=14)
+    return made + _halo(arrow.encode(x=middle, text="text:N"), **place, color=INK, fontWeight=700, fontSize=TEXT + 2)
 
 
 def _halo(chart: Any, **style: Any) -> list[Any]:
     """Text over lines: once as a broad outline in the colour of the paper, then itself."""
-    style = {"fontSize": 12} | style
+    style = {"fontSize": TEXT} | style
     outline = {**style, "stroke": PAPER, "strokeWidth": 5, "strokeJoin": "round"}
     return [chart.mark_text(**outline), chart.mark_text(**style)]
 
@@ -283,12 +297,12 @@ def bar_layers(rows: Sequence[Point], colour: Any, quiet: str, ink: str) -> Any:
     base = alt.Chart(alt.Data(values=list(rows))).encode(x=across, y=names)
     bars = base.mark_bar(height={"band": 0.62}).encode(color=colour)
     shade = alt.condition("datum.there", alt.value(ink), alt.value(quiet))
-    return bars + base.mark_text(align="left", dx=5, fontSize=12).encode(text="text:N", color=shade)
+    return bars + base.mark_text(align="left", dx=5, fontSize=TEXT).encode(text="text:N", color=shade)
 
 
 def _bars(summaries: Sequence[Summary], found: Finding, palette: Palette) -> Any:
     alt = altair()
     rows = rounds_to_target(summaries, found)
-    title = alt.Title(f"Rounds to {100 * found.baseline.accuracy:.1f}%", fontSize=13, anchor="start", offset=8)
+    title = alt.Title(f"Rounds to {100 * found.baseline.accuracy:.1f}%", fontSize=TEXT + 1, anchor="start", offset=8)
     chart = bar_layers(rows, colours(palette), QUIET, INK)
-    return chart.properties(width=170, height=30 * len(rows), title=title, view=alt.ViewConfig(stroke=None))
+    return chart.properties(width=BARS[0], height=BARS[1] * len(rows), title=title, view=alt.ViewConfig(stroke=None))

@@ -44,6 +44,11 @@ ALGORITHMS: dict[str, tuple[str, str]] = {  # by their names in the catalogue: a
     "qfedavg": ("QFedAvg", "#8f8f8f"),
     "scaffold": ("SCAFFOLD", "#107c8b"),
 }
+OPTIMISERS = {  # as their classes are written
+    "adagrad": "AdaGrad", "adam": "Adam", "adamw": "AdamW", "amsgrad": "AMSGrad", "correctedadam": "CorrectedAdam",
+    "lion": "Lion", "nesterov": "Nesterov", "rmsprop": "RMSProp", "sgd": "SGD", "sgdm": "SGDm", "signum": "Signum",
+    "yogi": "Yogi",
+}  # fmt: skip
 OTHERS = ("#2a6fdb", "#b5309b", "#5a8f00", "#8a5be6", "#c2185b", "#9a6100")  # for what is not in the catalogue
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [10, 4], [4, 2, 1, 2])  # for several lines of one algorithm
 WIDTHS = {"fedgbo": 3.2, "fedavg": 2.2}
@@ -94,14 +99,21 @@ class Palette:
 
 
 def shown_names(labels: Sequence[str], algorithms: Sequence[str]) -> list[str]:
-    """Return the names in a picture: an algorithm's own if it has one line there, else the label; users' labels stay.
+    """Return the names in a picture: an algorithm's own if it has one line there, else with its optimiser.
 
-    >>> shown_names(["fedavg", "fedgbo-sgdm", "mfl-sgdm", "mfl-adam"], ["fedavg", "fedgbo", "mfl", "mfl"])
-    ['FedAvg', 'FedGBO', 'mfl-sgdm', 'mfl-adam']
+    Users' labels stay.
+
+    >>> shown_names(["fedavg", "fedgbo-sgdm", "mfl-sgdm", "mfl (2)"], ["fedavg", "fedgbo", "mfl", "mfl"])
+    ['FedAvg', 'FedGBO', 'MFL-SGDm', 'mfl (2)']
     """
-    return [
-        ALGORITHMS[name][0]
-        if name in ALGORITHMS and label.partition("-")[0] == name and list(algorithms).count(name) == 1
-        else label
-        for label, name in zip(labels, algorithms, strict=True)
-    ]
+    written = OPTIMISERS | {name: shown for name, (shown, _) in ALGORITHMS.items()}
+
+    def shown(label: str, name: str) -> str:
+        parts = label.split("-")
+        if parts[0] != name or name not in ALGORITHMS:
+            return label
+        if list(algorithms).count(name) == 1:
+            return written[name]
+        return "-".join(written[part] for part in parts) if all(part in written for part in parts) else label
+
+    return [shown(label, name) for label, name in zip(labels, algorithms, strict=True)]

@@ -8,7 +8,7 @@ from fedgbo.reports.charts import altair, titled
 from fedgbo.reports.comparison import number_word
 from fedgbo.reports.palette import OTHERS, STRONG
 
-SIDE = 280  # pixels of a panel; all have the same, so that equal axes have equal ticks
+SIDE = 250  # pixels of a panel; all have the same, so that equal axes have equal ticks
 WIDE = 1e3  # the ratio of the ends of a logarithmic axis from which it has ticks at powers of ten only
 
 
@@ -72,7 +72,9 @@ def _map(alt: Any, rows: list[dict[str, Any]], across: Scale, up: Scale, label: 
     scores = [row["score"] for row in rows] or [0.0]
     seen = alt.SchemeParams(name="viridis", extent=[0.3, 0.9])  # on light and on dark paper
     scale = alt.Scale(scheme=seen, domain=[min(scores), max(scores)])
-    colour = alt.Color("score:Q", title=label, scale=scale, legend=alt.Legend(orient="left"))
+    colour = alt.Color(
+        "score:Q", title=label, scale=scale, legend=alt.Legend(orient="top", titleLimit=SIDE, symbolSize=90)
+    )
     base = alt.Chart(alt.Data(values=rows)).encode(x=_axis(alt, alt.X, across, rows), y=_axis(alt, alt.Y, up, rows))
     if across.values is None or up.values is None:
         coloured, ends = base.encode(color=colour), "datum.state === 'finished'"

@@ -20,8 +20,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 SHORT = 16  # characters of a cell that is not wrapped
-HEAD_WIDTH = 10  # of a column's head, from which it is wrapped, unless the cells are wider
-UNEXPLAINED = "differs from the printed value; the reason is not known"
+HEAD_WIDTH = 11  # of a column's head, from which it is wrapped, unless the cells are wider
+UNEXPLAINED = "differs from the printed value; reason unknown"
 
 TEX = {character: "\\" + character for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -29,6 +29,8 @@ TEX = {character: "\\" + character for character in "&%$#_{}"} | {
     "·": r"$\cdot$", "×": r"$\times$", "∇": r"$\nabla$",
     "√": r"$\surd$", "²": "$^2$", "₁": "$_1$", "₂": "$_2$", "β": r"$\beta$", "η": r"$\eta$", "ε": r"$\epsilon$",
 }  # fmt: skip
+
+AGREEING = "With --wide: the printed values that agree with ours, too."
 
 
 @dataclass(frozen=True)
@@ -259,9 +261,21 @@ def needed_width(grid: RichTable, wide: bool = False) -> int:
 
 
 def fitted(table: Table, width: int, wide: bool = False) -> RichTable:
-    """Lay out a table for a terminal of this width; where that is too narrow, with narrow heads or stacked values."""
-    layouts = [rich_table(table), rich_table(table, head_width=0), rich_table(table, below=True)]
+    """Lay out a table for a terminal of this width; where that is too narrow, with narrow heads or stacked values.
+
+    Where ours must agree with the printed ones, a narrow table repeats only those that differ.
+    """
+    layouts = [rich_table(table), rich_table(table, head_width=0)]
+    if not table.measured and not table.stacked:
+        layouts.append(rich_table(_without_agreeing(table), below=True))
+        layouts[-1].caption, layouts[-1].caption_justify = Text(AGREEING, style="dim"), "left"
+    layouts.append(rich_table(table, below=True))
     return next((one for one in layouts if wide or needed_width(one) <= width), layouts[-1])
+
+
+def _without_agreeing(table: Table) -> Table:
+    rows = (tuple(cell if cell.differs else replace(cell, published=None) for cell in row) for row in table.rows)
+    return replace(table, rows=tuple(rows))
 
 
 def rich_table(table: Table, below: bool = False, head_width: int = HEAD_WIDTH) -> RichTable:
