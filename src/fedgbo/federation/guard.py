@@ -51,7 +51,8 @@ class Limits:
     together: int = 16  # requests in memory at the same time; Flower's nodes send three
     message_bytes: int = 2**20  # any request but an object; a reply's message names its objects in 80 bytes each
     objects: int = 4096  # records, arrays and pieces of arrays in a reply
-    reply_bytes: int = 4 * 2**30  # all objects of a reply
+    reply_bytes: int = 4 * 2**30  # all objects of a reply to an order
+    answer_bytes: int = 4 * 2**20  # all objects of a reply to a question
     calls: float = 200.0  # a second
     burst: float = 400.0  # calls at once
     objects_per_call: float = 4.0  # announced objects that cost the SuperLink as much as a call
@@ -72,14 +73,18 @@ class Inbox:
         self._messages: dict[str, set[str]] = {}  # objects of each message
         self._pulled: dict[str, None] = {}  # in the order in which they were pulled
         self._confirmed: set[str] = set()  # messages
+        self._questions: set[str] = set()  # messages
 
-    def add(self, message: ObjectTree) -> None:
-        """Note that the node was sent a message with these objects."""
+    def add(self, message: ObjectTree, is_question: bool) -> None:
+        """Note that the node was sent a message with these objects: an order to train, or a question."""
+        if is_question:
+            self._questions.add(message.object_id)
         self._messages[message.object_id] = {tree.object_id for tree in _trees(message)}
         while len(self._messages) > MESSAGES:
             oldest = next(iter(self._messages))
             del self._messages[oldest]
             self._confirmed.discard(oldest)
+            self._questions.discard(oldest)
 
     def pulled(self, one: str) -> None:
         """Note that the node has pulled an object. It keeps the object, also for later messages that have it."""
@@ -99,6 +104,10 @@ class Inbox:
     def has_confirmed(self, message: str) -> bool:
         """Return whether the SuperLink knows that the node has the message."""
         return message in self._confirmed
+
+    def is_question(self, message: str) -> bool:
+        """Return whether this is a question that the node was sent."""
+        return message in self._questions
 
     def __contains__(self, message: str) -> bool:
         return message in self._messages

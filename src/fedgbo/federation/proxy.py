@@ -17,7 +17,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ class Account:
     credit: float
     at: float  # when the credit was computed
     places: asyncio.Semaphore  # for requests in memory
-    reply_bytes: int = 0  # since its last reply began
+    reply_limits: Limits  # for its last reply
+    reply_bytes: int = 0  # since that reply began
     replies: deque[str] = field(default_factory=lambda: deque(maxlen=1000))  # messages that it answered lately
     seen: float = 0.0  # time of its last call
     worked: float = field(default_factory=time.monotonic)  # when it was known to be connected
@@ -140,7 +141,9 @@ class Proxy:
     async def _throttle(self, node: Node, calls: float = 1.0) -> Account:
         """Wait until the node may make so many calls."""
         now, limits = time.monotonic(), self._limits
-        account = self._accounts.setdefault(node.key, Account(limits.burst, now, asyncio.Semaphore(limits.together)))
+        if (account := self._accounts.get(node.key)) is None:
+            account = Account(limits.burst, now, asyncio.Semaphore(limits.together), limits)
+            self._accounts[node.key] = account
         async with account.turn:
             now = time.monotonic()
             account.credit = min(limits.burst, account.credit + (now - account.at) * limits.calls) - calls
@@ -171,7 +174,7 @@ class Proxy:
         call = path.removeprefix(FLEET)
         request = read_request(call, body, self._limits)
         size = account.reply_bytes + (len(body) if call == "push-object" else 0)
-        objects = check_request(request, node.id, size, account.inbox, self._limits)
+        objects = check_request(request, node.id, size, account.inbox, account.reply_limits)
         if objects:
             await self._throttle(node, objects / self._limits.objects_per_call)
         if call == "confirm-message-received" and not self._confirms(request.message_object_id, node, account.inbox):
@@ -185,8 +188,10 @@ class Proxy:
         if answer.status_code != 200:
             return answer
         if call == "pull-messages":
-            for tree in PullMessagesResponse.FromString(answer.content).message_object_trees:
-                account.inbox.add(tree)
+            sent = PullMessagesResponse.FromString(answer.content)
+            types = {one.metadata.message_id: one.metadata.message_type for one in sent.messages_list}
+            for tree in sent.message_object_trees:
+                account.inbox.add(tree, is_question=types.get(tree.object_id, "").startswith("query"))
         elif call == "pull-object" and PullObjectResponse.FromString(answer.content).object_available:
             account.inbox.pulled(request.object_id)
         elif call == "confirm-message-received":
@@ -214,7 +219,9 @@ class Proxy:
             await self._throttle(node, NOT_TAKEN)
         elif about.reply_to_message_id not in account.replies:
             account.replies.append(about.reply_to_message_id)
-            account.reply_bytes = 0
+            question = account.inbox.is_question(about.reply_to_message_id)
+            most = self._limits.answer_bytes if question else self._limits.reply_bytes
+            account.reply_bytes, account.reply_limits = 0, replace(self._limits, reply_bytes=most)
 
     async def _pass(self, path: str, headers: Mapping[str, str], body: bytes, node: Node) -> httpx.Response:
         """Pass a call on to the SuperLink."""
