@@ -3,9 +3,10 @@
 import asyncio
 import re
 import socket
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.proto.fab_pb2 import GetFabRequest
@@ -111,6 +112,29 @@ class Inbox:
 
     def __contains__(self, message: str) -> bool:
         return message in self._messages
+
+
+@dataclass(eq=False)
+class Account:
+    """What a node has used of its limits."""
+
+    credit: float
+    at: float  # when the credit was computed
+    places: asyncio.Semaphore  # for requests in memory
+    reply_limits: Limits  # for its last reply
+    reply_bytes: int = 0  # since that reply began
+    replies: deque[str] = field(default_factory=lambda: deque(maxlen=1000))  # messages that it answered lately
+    seen: float = 0.0  # time of its last call
+    worked: float = field(default_factory=time.monotonic)  # when it was known to be connected
+    inbox: Inbox = field(default_factory=Inbox)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def begin_reply(self, message: str, limits: Limits) -> None:
+        """Count the bytes of a reply from here if it is the first one to its message; an answer must be smaller."""
+        if message not in self.replies:
+            self.replies.append(message)
+            most = limits.answer_bytes if self.inbox.is_question(message) else limits.reply_bytes
+            self.reply_bytes, self.reply_limits = 0, replace(limits, reply_bytes=most)
 
 
 def read_request(call: str, body: bytes, limits: Limits) -> Any:

@@ -106,7 +106,7 @@ class Messenger:
 
     def __init__(self, grid: Grid) -> None:
         _bound_arrays()
-        http_grid.pull_objects = _pull_in_time  # type: ignore[attr-defined]
+        http_grid.pull_objects = _pull_in_time  # type: ignore[assignment, attr-defined]
         self._grid = grid
         self._pulls: dict[str, Future[Reply | None]] = {}  # unfinished, by message id
         self._open: list[tuple[int, Future[Reply | None]]] = []  # the same and dropped ones, with their nodes
