@@ -21,6 +21,8 @@ from flwr.proto.fleet_pb2 import (
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.message_pb2 import (
     ConfirmMessageReceivedRequest,
+    Message,
+    Metadata,
     ObjectTree,
     PullObjectRequest,
     PullObjectResponse,
@@ -243,6 +245,19 @@ def test_large_requests_and_replies_are_refused(tmp_path):
         door.wanted = wanted
         assert door.call(PUSH, reply_of(7, objects=1, to=to)).status_code == 200
         assert door.call(push, piece(900)).status_code == status
+
+
+def test_an_answer_to_a_question_must_be_small(tmp_path, caplog):
+    """A node that comes and goes is asked each time, and could fill the disk with answers as large as updates."""
+    door, push = Door(tmp_path, Limits(answer_bytes=1500)), "/v1/fleet/push-object"
+    for order, kind, statuses in (("1", "train.fedgbo", [200, 200]), ("2", "query.fedgbo", [200, 413])):
+        message = Message(metadata=Metadata(message_id=order * 64, message_type=kind))
+        tree = ObjectTree(object_id=order * 64)
+        door.answer = PullMessagesResponse(messages_list=[message], message_object_trees=[tree]).SerializeToString()
+        assert door.call("/v1/fleet/pull-messages").status_code == 200
+        assert door.call(PUSH, reply_of(7, objects=1, to=order * 64)).status_code == 200
+        assert [door.call(push, piece(900)).status_code for _ in range(2)] == statuses
+    assert "hospital-a: /v1/fleet/push-object refused: the reply has more than the allowed 1500 bytes" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
+from fedgbo.cli import federation_view
 from fedgbo.cli.federation_view import sentence
+from fedgbo.core import ConfigError, FederationError
 from fedgbo.federation.monitor import Event, EventFile
 
 
@@ -59,3 +63,15 @@ def test_events_as_json_lines_are_what_the_view_reads(tmp_path):
     assert sentence(event) == "waiting for nodes: 1 so far, with 2 of 6 clients"
     named = Event("waiting", {**event.content, "missing": ["hospital-b", "hospital-[c]"]})
     assert sentence(named) == r"waiting for hospital-b, hospital-\[c]: 1 so far, with 2 of 6 clients"
+
+
+def test_a_check_that_cannot_be_made_does_not_hide_the_digest(tmp_path, monkeypatch):
+    """The task may load the data of each node, so that nobody can repeat the run at one place."""
+
+    def simulated(run):
+        raise ConfigError("task hearts.py:hearts needs config")
+
+    monkeypatch.setattr(federation_view, "digest_of", lambda run: "0123abcd")
+    monkeypatch.setattr(federation_view, "simulated", simulated)
+    with pytest.raises(FederationError, match=r"finished, with the digest 0123abcd, but cannot .* needs config"):
+        federation_view.show_digests(tmp_path, simulate=True)

@@ -1,7 +1,9 @@
 """Nodes that come, come late, come twice, or do not fit."""
 
 import dataclasses
+import itertools
 import json
+import threading
 import time
 
 import pytest
@@ -10,6 +12,7 @@ from flwr.app import ConfigRecord, Error, Message
 import fedgbo
 from fedgbo.core.errors import FederationError, RunFolderError
 from fedgbo.flower import client_app
+from fedgbo.flower.messenger import MOST_PULLS
 from fedgbo.flower.registry import Registry
 from fedgbo.flower.wire import KEY
 from tests.flower.federations import QUICK, SOME_NODES, events, everyone, federate, nodes, simulate, told
@@ -178,6 +181,28 @@ def test_a_damaged_list_of_nodes(tmp_path):
     (tmp_path / "nodes.json").write_text("[1]")
     with pytest.raises(RunFolderError, match=r"nodes\.json is damaged: .*; restore it, or remove it and register"):
         federate(everyone, options=dataclasses.replace(QUICK, nodes=str(tmp_path)))
+
+
+def test_a_node_that_comes_and_goes_and_delivers_nothing_is_refused(tmp_path, monkeypatch):
+    """Each reply that it announces would hold threads of the server's app for as long as Flower waits for it."""
+    for name, seconds in (("roster.LOOK_SECONDS", 0.02), ("messenger.PULL_SECONDS", 0.01)):
+        monkeypatch.setattr(f"fedgbo.flower.{name}", seconds)
+    grid, delivered, looks = LocalGrid(nodes(everyone, 6)), threading.Event(), itertools.count()
+    pull = grid.pull_messages
+
+    def stalled(ids):
+        if any(reply.metadata.src_node_id == 6 for reply in grid.replies.get(ids[0], [])):
+            delivered.wait(60)
+        return pull(ids)
+
+    grid.pull_messages = stalled
+    grid.get_node_ids = lambda: [1, 2, 3, 4, 5] + [6] * (next(looks) % 2)
+    options = dataclasses.replace(QUICK, wait=3.0)
+    with pytest.raises(FederationError, match="node 6 was refused: it announced several replies and did not deliver"):
+        federate(everyone, grid=grid, options=options, out=tmp_path / "run")
+    delivered.set()
+    assert len([message for message in grid.sent if message.metadata.dst_node_id == 6]) == MOST_PULLS
+    assert [event["node"] for event in events(tmp_path / "run", "refused")] == ["node 6"]
 
 
 def test_a_node_that_was_refused_is_asked_again(tmp_path, monkeypatch):

@@ -134,3 +134,18 @@ def test_what_comes_from_outside_cannot_fill_or_fake_a_log():
         from_record(record, ["params"], LIKE)
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 200
+
+
+def test_one_accepted_update_does_not_lower_the_bound_for_the_others():
+    """A hostile client of two, in a round that the other missed: its tiny update would have shut the other out."""
+
+    def updates(**norms):
+        return {int(c[1:]): Update(State(torch.tensor([norm])), 1.0, 1, None) for c, norm in norms.items()}
+
+    bounds, model = NormBounds(factor=100.0, largest=1e6), torch.ones(1)
+    for accepted in (updates(c0=1.0, c1=1e-9), updates(c1=1e-9)):
+        assert bounds.outliers(accepted, model) == {}
+        bounds.accept(accepted)
+    assert bounds.outliers(updates(c0=1.0, c1=1e-9), model) == {}
+    bounds.accept(updates(c0=1e-3, c1=1e-3))  # the norms of both shrink, and the bound with them
+    assert set(bounds.outliers(updates(c0=1e-3, c1=1.0), model)) == {1}

@@ -156,7 +156,8 @@ def show_digests(run: Path, simulate: bool, as_json: bool = False) -> None:
         try:
             digests["fedgbo run"] = simulated(run)
         except (ConfigError, DataError) as error:
-            raise FederationError(f"the run is finished, but cannot be repeated here to check it: {error}") from error
+            told = f"the run is finished, with the digest {digests['federation']}"
+            raise FederationError(f"{told}, but cannot be repeated here to check it: {error}") from error
     same = len(set(digests.values())) == 1
     if as_json:
         print_json({**digests, "same": same})

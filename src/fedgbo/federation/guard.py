@@ -3,9 +3,10 @@
 import asyncio
 import re
 import socket
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.proto.fab_pb2 import GetFabRequest
@@ -51,7 +52,8 @@ class Limits:
     together: int = 16  # requests in memory at the same time; Flower's nodes send three
     message_bytes: int = 2**20  # any request but an object; a reply's message names its objects in 80 bytes each
     objects: int = 4096  # records, arrays and pieces of arrays in a reply
-    reply_bytes: int = 4 * 2**30  # all objects of a reply
+    reply_bytes: int = 4 * 2**30  # all objects of a reply to an order
+    answer_bytes: int = 4 * 2**20  # all objects of a reply to a question
     calls: float = 200.0  # a second
     burst: float = 400.0  # calls at once
     objects_per_call: float = 4.0  # announced objects that cost the SuperLink as much as a call
@@ -72,14 +74,18 @@ class Inbox:
         self._messages: dict[str, set[str]] = {}  # objects of each message
         self._pulled: dict[str, None] = {}  # in the order in which they were pulled
         self._confirmed: set[str] = set()  # messages
+        self._questions: set[str] = set()  # messages
 
-    def add(self, message: ObjectTree) -> None:
-        """Note that the node was sent a message with these objects."""
+    def add(self, message: ObjectTree, is_question: bool) -> None:
+        """Note that the node was sent a message with these objects: an order to train, or a question."""
+        if is_question:
+            self._questions.add(message.object_id)
         self._messages[message.object_id] = {tree.object_id for tree in _trees(message)}
         while len(self._messages) > MESSAGES:
             oldest = next(iter(self._messages))
             del self._messages[oldest]
             self._confirmed.discard(oldest)
+            self._questions.discard(oldest)
 
     def pulled(self, one: str) -> None:
         """Note that the node has pulled an object. It keeps the object, also for later messages that have it."""
@@ -100,8 +106,35 @@ class Inbox:
         """Return whether the SuperLink knows that the node has the message."""
         return message in self._confirmed
 
+    def is_question(self, message: str) -> bool:
+        """Return whether this is a question that the node was sent."""
+        return message in self._questions
+
     def __contains__(self, message: str) -> bool:
         return message in self._messages
+
+
+@dataclass(eq=False)
+class Account:
+    """What a node has used of its limits."""
+
+    credit: float
+    at: float  # when the credit was computed
+    places: asyncio.Semaphore  # for requests in memory
+    reply_limits: Limits  # for its last reply
+    reply_bytes: int = 0  # since that reply began
+    replies: deque[str] = field(default_factory=lambda: deque(maxlen=1000))  # messages that it answered lately
+    seen: float = 0.0  # time of its last call
+    worked: float = field(default_factory=time.monotonic)  # when it was known to be connected
+    inbox: Inbox = field(default_factory=Inbox)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def begin_reply(self, message: str, limits: Limits) -> None:
+        """Count the bytes of a reply from here if it is the first one to its message; an answer must be smaller."""
+        if message not in self.replies:
+            self.replies.append(message)
+            most = limits.answer_bytes if self.inbox.is_question(message) else limits.reply_bytes
+            self.reply_bytes, self.reply_limits = 0, replace(limits, reply_bytes=most)
 
 
 def read_request(call: str, body: bytes, limits: Limits) -> Any:

@@ -14,10 +14,10 @@ import logging
 import ssl
 import sys
 import time
-from collections import Counter, deque
+from asyncio.sslproto import SSLProtocol
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,17 @@ from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesResponse, Pu
 from flwr.proto.message_pb2 import Metadata, PullObjectResponse
 
 from fedgbo import __version__
-from fedgbo.federation.guard import CALLS, Connection, Door, Inbox, Limits, Refused, check_request, read_request
+from fedgbo.federation.guard import (
+    CALLS,
+    Account,
+    Connection,
+    Door,
+    Inbox,
+    Limits,
+    Refused,
+    check_request,
+    read_request,
+)
 from fedgbo.federation.monitor import RunCounts, for_prometheus
 from fedgbo.federation.network import LOOPBACK, is_loopback
 from fedgbo.federation.signatures import HELLO, BadSignature, check_signature, key_in
@@ -45,25 +55,10 @@ SILENT_SECONDS = 10.0  # since its last call, after which a node may connect ane
 CONNECTED_SECONDS = 90.0  # since its last call, in which a node counts as connected; Flower's nodes call every 3 s
 LOG = logging.getLogger("fedgbo.proxy")
 NOT_TAKEN = 25.0  # calls that a reply counts for if Flower does not take it, and keeps a note of it until the run ends
-PIECE = 2**16  # bytes of an answer that are sent at a time
+PIECE = 2**16  # bytes of a request or an answer that are read or sent at a time
 PASSED_ON = ("flwr-", "content-type", "accept")  # beginnings of the headers that the SuperLink gets
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-
-@dataclass(eq=False)
-class Account:
-    """What a node has used of its limits."""
-
-    credit: float
-    at: float  # when the credit was computed
-    places: asyncio.Semaphore  # for requests in memory
-    reply_bytes: int = 0  # since its last reply began
-    replies: deque[str] = field(default_factory=lambda: deque(maxlen=1000))  # messages that it answered lately
-    seen: float = 0.0  # time of its last call
-    worked: float = field(default_factory=time.monotonic)  # when it was known to be connected
-    inbox: Inbox = field(default_factory=Inbox)
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Proxy:
@@ -140,7 +135,9 @@ class Proxy:
     async def _throttle(self, node: Node, calls: float = 1.0) -> Account:
         """Wait until the node may make so many calls."""
         now, limits = time.monotonic(), self._limits
-        account = self._accounts.setdefault(node.key, Account(limits.burst, now, asyncio.Semaphore(limits.together)))
+        if (account := self._accounts.get(node.key)) is None:
+            account = Account(limits.burst, now, asyncio.Semaphore(limits.together), limits)
+            self._accounts[node.key] = account
         async with account.turn:
             now = time.monotonic()
             account.credit = min(limits.burst, account.credit + (now - account.at) * limits.calls) - calls
@@ -171,7 +168,7 @@ class Proxy:
         call = path.removeprefix(FLEET)
         request = read_request(call, body, self._limits)
         size = account.reply_bytes + (len(body) if call == "push-object" else 0)
-        objects = check_request(request, node.id, size, account.inbox, self._limits)
+        objects = check_request(request, node.id, size, account.inbox, account.reply_limits)
         if objects:
             await self._throttle(node, objects / self._limits.objects_per_call)
         if call == "confirm-message-received" and not self._confirms(request.message_object_id, node, account.inbox):
@@ -185,8 +182,10 @@ class Proxy:
         if answer.status_code != 200:
             return answer
         if call == "pull-messages":
-            for tree in PullMessagesResponse.FromString(answer.content).message_object_trees:
-                account.inbox.add(tree)
+            sent = PullMessagesResponse.FromString(answer.content)
+            types = {one.metadata.message_id: one.metadata.message_type for one in sent.messages_list}
+            for tree in sent.message_object_trees:
+                account.inbox.add(tree, is_question=types.get(tree.object_id, "").startswith("query"))
         elif call == "pull-object" and PullObjectResponse.FromString(answer.content).object_available:
             account.inbox.pulled(request.object_id)
         elif call == "confirm-message-received":
@@ -212,9 +211,8 @@ class Proxy:
         if not PushMessagesResponse.FromString(answer).objects_to_push:
             LOG.warning("%s: its reply was not taken: it is late, or not the first", node.name)
             await self._throttle(node, NOT_TAKEN)
-        elif about.reply_to_message_id not in account.replies:
-            account.replies.append(about.reply_to_message_id)
-            account.reply_bytes = 0
+        else:
+            account.begin_reply(about.reply_to_message_id, self._limits)
 
     async def _pass(self, path: str, headers: Mapping[str, str], body: bytes, node: Node) -> httpx.Response:
         """Pass a call on to the SuperLink."""
@@ -294,6 +292,7 @@ def serve(folder: Path, host: str, port: int, superlink_port: int, reply_mib: in
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one for each connection; often 1024 by default
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     LOG.setLevel(logging.INFO)
+    SSLProtocol.max_size = PIECE  # bytes that it takes for each connection: by itself 256 KiB
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     address, reused = f"https://{LOOPBACK}:{superlink_port}", httpx.Limits(keepalive_expiry=REUSE_SECONDS)
     superlink = httpx.AsyncClient(base_url=address, verify=context, timeout=SECONDS, limits=reused, trust_env=False)

@@ -142,7 +142,7 @@ def start_server(
         link += ["--database", str(database)]
     tasks = [*LAUNCH, "superexec", "server", *guard]
     tasks += ["--runtime-api-address", str(inside), "--root-certificates", str(server.ca)]
-    door = [sys.executable, "-m", "fedgbo.federation.proxy", str(server.path), listen.host]
+    door = [sys.executable, "-P", "-m", "fedgbo.federation.proxy", str(server.path), listen.host]  # not from "."
     door += map(str, (listen.port, port, reply_mib))
     services: list[Service] = []
     try:

@@ -8,6 +8,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_body,
     get_object_children_ids_from_object_content,
 )
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, pull_objects
+from flwr.superlink.grid import http_grid
 
 from fedgbo.core import DataError, FederationError
 from fedgbo.flower.wire import ACTION, short, wire_bytes
@@ -45,6 +47,7 @@ PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0)  # seconds before a failed
 MOST_PAUSE = 5.0  # seconds between looks for replies
 MOST_ENTRIES = 20_000  # of a reply's records; a node sends at most 4,096 objects
 PULL_SECONDS = 1.0  # to wait for one reply's objects; after that it is pulled in the background
+MOST_PULLS = 4  # of a node's replies at the same time; an honest one has an order, and questions of two kinds
 LOG = logging.getLogger("fedgbo.flower")
 WARNINGS = {"refused", "nodes", "duplicate", "rejected", "dropped", "lost", "late", "abandoned", "stopped"}
 
@@ -80,6 +83,7 @@ class SentMessage:
     node: int
     bytes: int
     at: float  # when, by the monotonic clock
+    until: float  # when its reply is no longer awaited
     room: int = 0  # bytes that the arrays of its reply may take
 
 
@@ -102,8 +106,10 @@ class Messenger:
 
     def __init__(self, grid: Grid) -> None:
         _bound_arrays()
+        http_grid.pull_objects = _pull_in_time  # type: ignore[assignment, attr-defined]
         self._grid = grid
         self._pulls: dict[str, Future[Reply | None]] = {}  # unfinished, by message id
+        self._open: list[tuple[int, Future[Reply | None]]] = []  # the same and dropped ones, with their nodes
 
     def nodes(self) -> set[int]:
         """Return the connected nodes."""
@@ -129,7 +135,7 @@ class Messenger:
         accepted = set(_repeated(lambda: list(self._grid.push_messages(messages))))
         ids, now = [message.metadata.message_id for message in messages], time.monotonic()
         return {
-            node: SentMessage(key, node, size, now, (rooms or {}).get(node, 0))
+            node: SentMessage(key, node, size, now, now + seconds, (rooms or {}).get(node, 0))
             for node, key, size in zip(contents, ids, sizes, strict=True)
             if key in accepted
         }
@@ -143,6 +149,14 @@ class Messenger:
     def pulling(self, message: SentMessage) -> bool:
         """Whether a reply to a message is being pulled."""
         return message.id in self._pulls
+
+    def stalling(self) -> set[int]:
+        """Return the nodes that announced several replies and did not deliver them; each holds threads of this process.
+
+        A node could come and go, announcing a reply to the question of every time.
+        """
+        self._open = [(node, pull) for node, pull in self._open if not pull.done()]
+        return {node for node, count in Counter(node for node, _ in self._open).items() if count >= MOST_PULLS}
 
     def drop(self, messages: Iterable[SentMessage]) -> None:
         """Forget messages whose replies are no longer needed."""
@@ -167,9 +181,10 @@ class Messenger:
     def _pull(self, message: SentMessage) -> Future[Reply | None]:
         """Pull the reply in a daemon thread, unlike an executor's: it must not keep the process from ending."""
         future: Future[Reply | None] = Future()
+        self._open.append((message.node, future))
 
         def pull() -> None:
-            ROOM.left = message.room
+            ROOM.left, ROOM.until = message.room, message.until
             try:
                 found = _repeated(lambda: list(self._grid.pull_messages([message.id])))
                 future.set_result(_first_reply(found, message))
@@ -196,9 +211,10 @@ def _first_reply(found: Iterable[Message], to: SentMessage) -> Reply | None:
 
 
 class _Room(threading.local):
-    """How many bytes the arrays that this thread assembles may still take."""
+    """How many bytes the arrays that this thread assembles may still take, and until when it may wait for them."""
 
     left: float = math.inf
+    until: float = math.inf
 
 
 ROOM = _Room()
@@ -220,6 +236,11 @@ def _bound_arrays() -> None:
         return _ASSEMBLE(content, pieces)
 
     Array.inflate = classmethod(inflate)  # type: ignore[assignment, method-assign]
+
+
+def _pull_in_time(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
+    """Pull a reply's objects while the reply is awaited. Flower would wait for 83 minutes, in three threads."""
+    return pull_objects(object_ids, pull_object_fn, max_time=max(0.0, ROOM.until - time.monotonic()))
 
 
 def pause(poll: float, awaited: int, until: float) -> None:

@@ -91,14 +91,17 @@ class Roster:
         return "; ".join(parts)
 
     def _here(self) -> set[int]:
-        """Return the connected nodes; refuse those that are not, or no longer, registered."""
+        """Return the connected nodes; refuse those that are not, or no longer, registered, or do not deliver."""
         self._read_registry()
         here = self._messenger.nodes()
         strangers = here - self._registered.keys() if self._options.nodes else set()
         for node in strangers:
             reason = "its key is not registered; register it with: fedgbo federation register"
             self._refuse(node, reason, again=math.inf)
-        return here - strangers
+        stalling = here & self._messenger.stalling()
+        for node in stalling:
+            self._refuse(node, "it announced several replies and did not deliver them", again=math.inf)
+        return here - strangers - stalling
 
     def _refuse(self, node: int, reason: str, again: float) -> None:
         """Note why a node is refused, and when it is asked again."""
@@ -141,6 +144,7 @@ class Roster:
         """Remove nodes that are gone; one that is connected at the next look, which is due now, is queried again."""
         self._looked = float("-inf")
         self._known -= gone
+        self._messenger.drop(message for message in self._queries.values() if message.node in gone)
         self._queries = {key: message for key, message in self._queries.items() if message.node not in gone}
         self._offers = {node: offer for node, offer in self._offers.items() if node not in gone}
         self._assign()

@@ -191,10 +191,11 @@ class NormBounds:
         return found
 
     def accept(self, updates: Mapping[int, Update]) -> None:
-        """Remember the norms of a round's accepted updates."""
+        """Remember the norms of a round's accepted updates. One alone must not lower a bound, and shut the others out."""
         vectors = [update.up.tensors() for update in updates.values()]
         for name in vectors[0] if vectors else ():
-            self.usual[name] = median(_norm(own[name]) for own in vectors)
+            least = self._past(name) if len(vectors) == 1 else 0.0
+            self.usual[name] = max(least, median(_norm(own[name]) for own in vectors))
 
     def _past(self, name: str) -> float:
         return self.usual.get(name, 0.0)
