@@ -191,7 +191,7 @@ class NormBounds:
         return found
 
     def accept(self, updates: Mapping[int, Update]) -> None:
-        """Remember the norms of a round's accepted updates. One alone must not lower a bound, and shut the others out."""
+        """Remember the norms of a round's accepted updates. A lone update must not lower the bound for the others."""
         vectors = [update.up.tensors() for update in updates.values()]
         for name in vectors[0] if vectors else ():
             least = self._past(name) if len(vectors) == 1 else 0.0
