@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from fedgbo.cli.main import app
 from fedgbo.experiments.paper import TABLES
-from fedgbo.reports.table import Cell, Table, plain_table
+from fedgbo.reports.table import Cell, Table
+from fedgbo.reports.terminal_table import plain_table
 
 
 def invoke(*arguments: str) -> str:
@@ -37,8 +38,10 @@ def test_a_narrow_table_repeats_only_printed_values_that_differ():
     assert lines[at].split() == ["Sent140", "FedGBO", "0.0290", "0.0290", "0.0320"]
     assert lines[at + 1].split() == ["Mimelite", "0.0335", "0.0335", "0.0365"]
     assert lines[at + 2].split() == ["(0.0350)", "[1]", "(0.0350)", "[1]"]
-    assert "With --wide: the printed values that agree with ours, too." in lines
+    assert "With --wide: all printed values." in lines
+    assert "these differ (printed value in brackets): Sent140 Mimelite RMSProp" in " ".join(lines)
     assert "0.0290 (0.0290)" in invoke("table7", "--wide")
+    assert "48 of 48 values agree with the printed ones." in invoke("table8").splitlines()  # none is in brackets
 
 
 def test_table_7_says_which_two_cells_differ_and_why():

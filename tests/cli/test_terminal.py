@@ -17,7 +17,8 @@ from fedgbo.cli.console import err, out
 from fedgbo.cli.main import app
 from fedgbo.experiments.paper.from_runs import BRIEF4, COLUMNS4
 from fedgbo.reports.cost_table import percent
-from fedgbo.reports.table import Cell, Table, plain_table
+from fedgbo.reports.table import Cell, Table
+from fedgbo.reports.terminal_table import plain_table
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 RUN = ("--preset", "none", "--lr", 0.1, "--rounds", 3, "--jobs", 1)

@@ -23,7 +23,8 @@ from fedgbo.core import FedGBOError, MissingExtraError, RunFolderError
 from fedgbo.core.errors import RunWarning
 from fedgbo.experiments.jobs import Job, News
 from fedgbo.reports.charts import save_chart
-from fedgbo.reports.table import Table, add_column, fitted, needed_width, table_notes
+from fedgbo.reports.table import Table
+from fedgbo.reports.terminal_table import add_column, laid_out, needed_width
 from fedgbo.runs.bar import bars, run_bar, score
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.ranks import speaks
@@ -186,8 +187,9 @@ def show_table(table: Table, wide: bool = False) -> None:
     """Print a result table and its notes; without `wide`, its most important columns."""
     shown = table if wide else table.shortened()
     out.print(Text(shown.title, style="bold"))
-    print_whole(fitted(shown, out.width, wide), wide)
-    for line in table_notes(shown):
+    grid, notes = laid_out(shown, out.width, wide)
+    print_whole(grid, wide)
+    for line in notes:
         out.print(line)
 
 

@@ -58,7 +58,8 @@ from fedgbo.reports.comparison import conclusion
 from fedgbo.reports.curves import curve, curves_csv
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.sections import slug
-from fedgbo.reports.table import FILES, RENDERERS, Table, plain_table
+from fedgbo.reports.table import FILES, RENDERERS, Table
+from fedgbo.reports.terminal_table import plain_table
 
 Overrides = Annotated[
     opt.Texts, Argument(metavar="KEY=VALUE", help="Settings for all runs, which override those of the file.")

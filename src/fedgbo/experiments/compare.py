@@ -21,7 +21,8 @@ from fedgbo.reports.curves import ROUNDS, SCORES
 from fedgbo.reports.finding import accuracy_chart, finding_chart
 from fedgbo.reports.load import Group, RunData, checked_config, over_seeds
 from fedgbo.reports.sections import Line, distinct, settings_of, slug, unique
-from fedgbo.reports.table import Table, plain_table
+from fedgbo.reports.table import Table
+from fedgbo.reports.terminal_table import plain_table
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.describe import build, describe
 from fedgbo.runs.loop import run

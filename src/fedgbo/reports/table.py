@@ -1,4 +1,4 @@
-"""Tables and numbers as text: Markdown, CSV, JSON, LaTeX, and for the terminal.
+"""Tables and numbers as text: Markdown, CSV, JSON and LaTeX. `terminal_table.py` lays them out for a terminal.
 
 A cell holds our value and, in a table of the paper, the printed value and why the two differ.
 """
@@ -6,21 +6,11 @@ A cell holds our value and, in a table of the paper, the printed value and why t
 import csv
 import json
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import StringIO
 from typing import Any
 
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
-from rich.text import Text
-
-SHORT = 16  # characters of a cell that is not wrapped
-HEAD_WIDTH = 11  # of a column's head, from which it is wrapped, unless the cells are wider
 UNEXPLAINED = "differs from the printed value; reason unknown"
 
 TEX = {character: "\\" + character for character in "&%$#_{}"} | {
@@ -29,8 +19,6 @@ TEX = {character: "\\" + character for character in "&%$#_{}"} | {
     "·": r"$\cdot$", "×": r"$\times$", "∇": r"$\nabla$",
     "√": r"$\surd$", "²": "$^2$", "₁": "$_1$", "₂": "$_2$", "β": r"$\beta$", "η": r"$\eta$", "ε": r"$\epsilon$",
 }  # fmt: skip
-
-AGREEING = "With --wide: the printed values that agree with ours, too."
 
 
 @dataclass(frozen=True)
@@ -108,14 +96,16 @@ class Table:
         numbers = {footnote.text: footnote.number for footnote in self.footnotes()}
         return numbers[cell.note] if cell.differs else None
 
-    def summary(self) -> str:
-        """Say how many of our values agree with the print, and which do not."""
+    def summary(self, all_printed: bool = True) -> str:
+        """Say how many of our values agree with the printed ones, and which do not; `all_printed` values are shown."""
         printed = [(place, cell) for place, cell in self.placed() if cell.published is not None]
         if self.measured:
             return "Our runs; the paper's values are in brackets." if printed else ""
         wrong = [place for place, cell in printed if cell.differs]
-        said = f"{len(printed) - len(wrong)} of {len(printed)} values agree with the printed ones (in brackets)"
-        return f"{said}; these differ: {', '.join(wrong)}." if wrong else f"{said}."
+        said = f"{len(printed) - len(wrong)} of {len(printed)} values agree with the printed ones"
+        said += " (in brackets)" if all_printed else ""
+        differing = "differ" if all_printed else "differ (printed value in brackets)"
+        return f"{said}; these {differing}: {', '.join(wrong)}." if wrong else f"{said}."
 
 
 def quantity(value: float, unit: str, base: int = 1000) -> str:
@@ -252,83 +242,3 @@ FILES: dict[str, Callable[[Table], str]] = {  # by file suffix
     "tex": latex,
     "json": to_json,
 }
-
-
-def needed_width(grid: RichTable, wide: bool = False) -> int:
-    """Return the width at which no number and no word is cut in two or, with `wide`, no cell is wrapped."""
-    measured = Console(width=10_000).measure(grid)
-    return measured.maximum if wide else measured.minimum
-
-
-def fitted(table: Table, width: int, wide: bool = False) -> RichTable:
-    """Lay out a table for a terminal of this width; where that is too narrow, with narrow heads or stacked values.
-
-    Where ours must agree with the printed ones, a narrow table repeats only those that differ.
-    """
-    layouts = [rich_table(table), rich_table(table, head_width=0)]
-    if not table.measured and not table.stacked:
-        layouts.append(rich_table(_without_agreeing(table), below=True))
-        layouts[-1].caption, layouts[-1].caption_justify = Text(AGREEING, style="dim"), "left"
-    layouts.append(rich_table(table, below=True))
-    return next((one for one in layouts if wide or needed_width(one) <= width), layouts[-1])
-
-
-def _without_agreeing(table: Table) -> Table:
-    rows = (tuple(cell if cell.differs else replace(cell, published=None) for cell in row) for row in table.rows)
-    return replace(table, rows=tuple(rows))
-
-
-def rich_table(table: Table, below: bool = False, head_width: int = HEAD_WIDTH) -> RichTable:
-    """Lay out a result table for the terminal: published values beside ours, differences in colour with a footnote.
-
-    A column of numbers is never narrower than its numbers; other columns are wrapped between words.
-    """
-    grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for i, column in enumerate(table.columns):
-        texts = [_cell(table, row[i], below).plain for row in table.rows]
-        numbers = i >= table.labels and any(text.lstrip("+-")[:1].isdigit() for text in texts)
-        add_column(grid, column, texts, right=numbers, whole=numbers and not table.stacked, head_width=head_width)
-    previous = ""
-    for row in table.rows:
-        if table.labels > 1 and previous not in ("", row[0].ours):
-            grid.add_section()
-        repeated = table.labels > 1 and previous == row[0].ours
-        previous = row[0].ours
-        grid.add_row(*(Text("") if repeated and cell is row[0] else _cell(table, cell, below) for cell in row))
-    return grid
-
-
-def add_column(
-    grid: RichTable, head: str, cells: Sequence[str], *, right: bool, whole: bool = False, head_width: int = HEAD_WIDTH
-) -> None:
-    """Add a column that is never narrower than its longest word; short cells, and `whole` ones, are not wrapped."""
-    lines = [line for cell in cells for line in cell.splitlines()]
-    widest, longest = (max(map(cell_len, parts), default=0) for parts in (lines, (w for c in lines for w in c.split())))
-    keep = whole or widest <= SHORT
-    least = max(widest if keep else longest, *map(cell_len, head.split()), 1)
-    shown = "\n".join(textwrap.fill(line, max(least, head_width)) for line in head.splitlines())
-    least = max([least, *map(cell_len, shown.splitlines())]) if keep else least  # its head is not wrapped either
-    grid.add_column(escape(shown), justify="right" if right else "left", no_wrap=keep, min_width=least)
-
-
-def table_notes(table: Table) -> list[Text]:
-    """Return the lines below a table: the summary, the footnotes, the remarks."""
-    footnotes = [f"[{note.number}] {', '.join(note.places)}: {note.text}" for note in table.footnotes()]
-    return [Text(line) for line in (table.summary(), *footnotes, *table.remarks) if line]
-
-
-def plain_table(table: Table, wide: bool = False) -> str:
-    """Return a table for 80 columns without colours, or wider where numbers need it; `wide` wraps no cell."""
-    grid = fitted(table, 80, wide)
-    console = Console(width=max(80, needed_width(grid, wide)), color_system=None)
-    with console.capture() as captured:
-        console.print(Text(table.title), grid, *table_notes(table), sep="\n")
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
-
-
-def _cell(table: Table, cell: Cell, below: bool) -> Text:
-    text = Text(cell.ours, style="bold red" if cell.differs else "bold" if cell.strong else "")
-    if cell.published is None:
-        return text
-    text.append(f"{chr(10) if below or table.stacked else ' '}({cell.published})", style="dim")
-    return text.append(f" [{table.footnote_number(cell)}]", style="bold red") if cell.differs else text
