@@ -1,7 +1,6 @@
 """The contracts that everything else is made of, schedules, random streams and errors; imports nothing else of ours."""
 
 from fedgbo.core.algorithm import FederatedAlgorithm, Part, WrappedAlgorithm
-from fedgbo.core.checks import decay, not_negative, positive, share, whole
 from fedgbo.core.client import Client
 from fedgbo.core.errors import (
     ConfigError,
@@ -17,6 +16,7 @@ from fedgbo.core.errors import (
     optional,
     unknown,
 )
+from fedgbo.core.hyperparameters import decay, not_negative, positive, share, whole
 from fedgbo.core.objective import TERMS, GradientRule, MaxEntropy, Proximal, SharpnessAware, Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.pipeline import Aggregator, Mean, Sampler, Transform, Upload, Workload

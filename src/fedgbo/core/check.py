@@ -1,20 +1,24 @@
 """Checks that the formulas of an optimiser or an algorithm are consistent, for classes that users write."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedgbo.core.algorithm import FederatedAlgorithm, Part
+from fedgbo.core.client import Client
 from fedgbo.core.errors import ConfigError
+from fedgbo.core.objective import Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, Optimiser, Stats
 from fedgbo.core.pipeline import Mean
-from fedgbo.core.quadratic import LENGTH, QuadraticClient
+from fedgbo.core.random import stream
 from fedgbo.core.schedule import at_round
 from fedgbo.core.state import State
 
+LENGTH = 7  # of the model that algorithms are tried on
 TOLERANCE = 1e-8  # of the numbers that are compared, in float64
 STEPS = (1, 2, 5)  # K of the clients
 
@@ -216,3 +220,44 @@ def _check_equal(problem: str, found: Tensor, wanted: Tensor) -> None:
     if bool(error.any()):
         at = int(error.nonzero()[0])
         raise ConfigError(f"{problem}: at parameter {at} it gives {found[at]:.6g} instead of {wanted[at]:.6g}")
+
+
+class QuadraticClient(Client):
+    """A client without a model, whose loss is ½ ‖y - b‖², with noise in its minibatches.
+
+    Of the terms only gradient rules are applied. It counts the gradients and losses that it computes.
+    """
+
+    def __init__(
+        self, client: int, t: int, steps: int, state: Stats, terms: Sequence[Term] = (), length: int = LENGTH
+    ) -> None:
+        self.id, self.samples, self.steps, self.state = client, 10 * (client + 1), steps, dict(state)
+        self.minibatches = self.full_batches = self.losses = 0  # gradients and losses so far
+        self._terms = terms
+        self._rng, self._noise = stream(0, "client", t, client), stream(0, "noise", t, client)
+        self._minimum = torch.from_numpy(stream(0, "minimum", client).normal(size=length))
+        self._last = torch.zeros(length, dtype=torch.float64)
+
+    @property
+    def rng(self) -> np.random.Generator:
+        return self._rng
+
+    def gradient(self, params: Tensor, *, again: bool = False) -> Tensor:
+        return ruled(self._gradient, self._terms)(params, again)
+
+    def full_gradient(self, params: Tensor) -> Tensor:
+        return ruled(self._full_gradient, self._terms)(params, False)
+
+    def loss(self, params: Tensor) -> float:
+        self.losses += 1
+        return float((params - self._minimum).square().sum() / 2)
+
+    def _gradient(self, params: Tensor, again: bool) -> Tensor:
+        self.minibatches += 1
+        if not again:
+            self._last = torch.from_numpy(self._noise.normal(size=len(self._last)))
+        return params - self._minimum + self._last
+
+    def _full_gradient(self, params: Tensor, again: bool) -> Tensor:
+        self.full_batches += 1
+        return params - self._minimum

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgbo.core.checks import not_negative
+from fedgbo.core.hyperparameters import not_negative
 from fedgbo.core.schedule import Number
 
 

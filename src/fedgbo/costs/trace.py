@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgbo.core import ConfigError, FederatedAlgorithm, FedGBOError, Mean, State
-from fedgbo.core.quadratic import LENGTH, QuadraticClient
+from fedgbo.core.check import LENGTH, QuadraticClient
 
 
 @dataclass(frozen=True)
