@@ -21,7 +21,7 @@ from pathlib import Path
 
 from fedgbo.core.files import write_atomic
 from fedgbo.experiments.presets import preset_file, presets
-from fedgbo.experiments.tune.plan import claim_folder, plan_of
+from fedgbo.experiments.tune.plan import claim_search, plan_of
 from fedgbo.experiments.tune.study import local_url, outcome_of, winner
 from fedgbo.experiments.tune.worker import search
 
@@ -76,7 +76,7 @@ def tuned(algorithm: str, optimiser: str, effort: dict[str, int], folder: Path, 
     if not (out / "preset.csv").exists():
         fixed = [*FIXED.get(algorithm, []), *PERSONAL.get(algorithm, [])]
         plan = plan_of("digits", algorithm, optimiser, fixed, effort)
-        claim_folder(out, plan, out.name)
+        claim_search(out, plan, out.name)
         study = search(plan, out, local_url(out), out.name, jobs, lambda study: None)
         best = outcome_of(study, plan).best
         write_atomic(out / "preset.csv", winner(plan, best).encode())

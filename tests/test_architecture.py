@@ -1,6 +1,7 @@
 """Imports point one way, rooms stay large and plain, and nothing inspects or hides what runs."""
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -66,6 +67,19 @@ def test_imports_point_one_way(room):
     for path in (ROOT / room).rglob("*.py"):
         wrong = set(rooms_imported(path)) - MAY_IMPORT[room] - {room}
         assert not wrong, f"{path} imports {wrong}"
+
+
+@pytest.mark.parametrize("script", sorted((ROOT.parents[1] / "scripts").glob("*.py")), ids=lambda path: path.name)
+def test_scripts_import_what_exists(script):
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedgbo"):
+            module = importlib.import_module(node.module)
+            missing = [
+                alias.name
+                for alias in node.names
+                if not hasattr(module, alias.name) and importlib.util.find_spec(f"{node.module}.{alias.name}") is None
+            ]
+            assert not missing, f"{script.name}: {node.module} has no {', '.join(missing)}"
 
 
 def test_only_the_cli_prints():
