@@ -127,6 +127,7 @@ def test_ctrl_c_while_workers_still_import_does_not_wait_for_them(my_file, tmp_p
     args = ["--task", f"{my_file}:small", "--preset", "none", "--lr", 0.1, "--rounds", 9, "--seeds", 2, "--jobs", 2]
     process = start("compare", "fedavg", "fedgbo:sgd", *args, "--out", tmp_path / "c", cwd=tmp_path)
     wait_for(lambda: len(children(process.pid)) > 2)  # two workers, and the tracker of resources
+    time.sleep(0.2)  # Ctrl-C is ignored while workers are started; their imports take longer
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
