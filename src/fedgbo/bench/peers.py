@@ -54,8 +54,8 @@ class Peer:
 def measure_peer(framework: str, task: str, seconds: float, python: str = sys.executable) -> Peer:
     """Train in another framework, in processes of its own, for about `seconds` after a warm-up round.
 
-    `python` is the Python of an environment that has the framework (see `check_peer`) and, but for FedJAX, what
-    fedgbo needs.
+    `python` is the Python of an environment that has the framework and, but for FedJAX, what fedgbo needs;
+    call `check_peer` first.
     """
     with tempfile.TemporaryDirectory(prefix="fedgbo-peer-") as folder:
         answer = Path(folder) / "answer.json"

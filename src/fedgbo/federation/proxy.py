@@ -43,6 +43,7 @@ from fedgbo.federation.network import LOOPBACK, is_loopback
 from fedgbo.federation.signatures import HELLO, BadSignature, check_signature, key_in
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.registry import Node, Registry
+from fedgbo.flower.wire import ACTION
 
 FLEET = "/v1/fleet/"
 PATHS = {HELLO, *(FLEET + call for call in CALLS)}  # that a node may call
@@ -185,7 +186,7 @@ class Proxy:
             sent = PullMessagesResponse.FromString(answer.content)
             types = {one.metadata.message_id: one.metadata.message_type for one in sent.messages_list}
             for tree in sent.message_object_trees:
-                account.inbox.add(tree, is_question=types.get(tree.object_id, "").startswith("query"))
+                account.inbox.add(tree, is_question=types.get(tree.object_id) == f"query.{ACTION}")
         elif call == "pull-object" and PullObjectResponse.FromString(answer.content).object_available:
             account.inbox.pulled(request.object_id)
         elif call == "confirm-message-received":

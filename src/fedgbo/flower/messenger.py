@@ -151,9 +151,9 @@ class Messenger:
         return message.id in self._pulls
 
     def stalling(self) -> set[int]:
-        """Return the nodes that announced several replies and did not deliver them; each holds threads of this process.
+        """Return the nodes that announced several replies and have not delivered them: each reply occupies a thread.
 
-        A node could come and go, announcing a reply to the question of every time.
+        A node could connect again and again, and announce a reply to every question. It is refused until its pulls end.
         """
         self._open = [(node, pull) for node, pull in self._open if not pull.done()]
         return {node for node, count in Counter(node for node, _ in self._open).items() if count >= MOST_PULLS}
