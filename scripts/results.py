@@ -3,9 +3,9 @@
     python scripts/results.py               # the page from the files: make results
     python scripts/results.py runs/real     # first the runs below it into the files: make results RUNS=runs/real
 
-A task's runs go into docs/results/TASK.csv, and those with averages of models into recipe.csv. These files are written
-anew: name all folders of a task at once. The generated sections
-of the page are between <!-- begin: NAME --> and <!-- end -->; the rest of the page is written by hand and stays.
+A task's runs go into docs/results/TASK.csv (of digits, name those of `make demo` alone), and those with averages of
+models into recipe.csv. These files are written anew: name all folders of a task at once. The generated sections of the
+page are between <!-- begin: NAME --> and <!-- end -->; the rest of the page is written by hand and stays.
 """
 
 import argparse
@@ -34,7 +34,8 @@ def export(places: Sequence[Path], folder: Path) -> None:
     for problem in found.problems:
         print(f"left out: {problem.reason}", file=sys.stderr)
     averaged = [run for run in found.runs if run.config.algorithm["name"] == AVERAGED and run.records]
-    kinds = {name: [r for r in found.runs if r.config.task["name"] == name and r not in averaged] for name in TASKS}
+    names = (*TASKS, "digits")  # of digits, the runs of `make demo`
+    kinds = {name: [r for r in found.runs if r.config.task["name"] == name and r not in averaged] for name in names}
     kinds["recipe"] = [run for run in averaged if run.config.task["name"] == "cifar100"]
     for name, found_runs in kinds.items():
         runs = [run for run in found_runs if run.records]
