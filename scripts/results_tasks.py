@@ -55,18 +55,24 @@ class Comparison:
 def comparisons(lines: Sequence[Line]) -> list[Comparison]:
     """Return what can be compared with FedAvg: for each round at which a run ends, all that got there.
 
-    Of the same algorithms on the same seeds only the longest is kept.
+    Algorithms with more seeds than others are also compared on all of their seeds. Of the same algorithms on the same
+    seeds only the longest comparison is kept.
     """
     longest: dict[tuple[tuple[str, ...], tuple[int, ...]], Comparison] = {}
     for end in sorted({_end(run) for line in lines for run in line.runs} - {0}):
         there = [replace(line, runs=tuple(_cut(run, end) for run in line.runs if _end(run) >= end)) for line in lines]
         there = [line for line in there if line.runs]
-        seeds = set.intersection(*({run.config.seed for run in line.runs} for line in there))
-        if seeds and len(there) > 1 and "fedavg" in {line.algorithm for line in there}:
-            groups = tuple(_group(line, seeds) for line in there)
-            key = tuple(group.label for group in groups), tuple(sorted(seeds))
-            longest[key] = Comparison(end, key[1], groups)
-    return sorted(longest.values(), key=lambda found: found.end)
+        for seeds in {frozenset(_seeds(line)) for line in there}:
+            among = [line for line in there if seeds <= _seeds(line)]
+            if len(among) > 1 and "fedavg" in {line.algorithm for line in among}:
+                groups = tuple(_group(line, seeds) for line in among)
+                key = tuple(group.label for group in groups), tuple(sorted(seeds))
+                longest[key] = Comparison(end, key[1], groups)
+    return sorted(longest.values(), key=lambda found: (found.end, found.seeds))
+
+
+def _seeds(line: Line) -> set[int]:
+    return {run.config.seed for run in line.runs}
 
 
 def task_part(name: str, runs: Sequence[RunData]) -> str:

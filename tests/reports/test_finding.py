@@ -119,6 +119,17 @@ def test_the_name_of_the_target_is_clear_of_lines(write):
     assert rows[0]["round"] == 0
 
 
+def test_the_name_of_the_target_is_clear_of_names_in_mid_panel(write):
+    """FedProx ends after 10 of 100 rounds, just below the target; its name is where the target's would be."""
+    slow, fast = [0.0, *np.linspace(0.1, 0.5, 10)], [0.0, 0.6, *[0.8] * 9]
+    runs = [write(FEDAVG, 0, slow), write(FEDGBO, 0, fast), write(FEDPROX, 0, [0.0, 0.5], rounds=10)]
+    spec = accuracy_chart(group_runs(runs), "digits", wide=True).to_dict()
+    (target,) = next(layer["data"]["values"] for layer in layers(spec) if "goal" in str(layer.get("data", "")))
+    name = next(one for one in names(spec) if one["algorithm"] == "FedProx")
+    assert abs(name["at"] - target["goal"]) < GAP / SIZE[1] * 100
+    assert target["round"] > name["round"] + 10
+
+
 def test_the_ratio_of_close_crossings_is_beside_its_arrow_and_clear_of_lines(write):
     """FedProx stays where the arrow would be, at the lower end of the panel."""
     runs = [write(FEDAVG, 0, [0.1, *[0.5] * 8, 0.6, 0.7]), write(FEDGBO, 0, [0.1, *[0.5] * 8, 0.72, 0.73])]
@@ -149,7 +160,7 @@ def test_no_line_is_cut_late_and_no_band_of_the_two(write):
 def test_names_are_in_final_order_and_do_not_overlap(write):
     runs = [write(FEDAVG, 0, [0.1, 0.7]), write(FEDGBO, 0, [0.1, 0.702]), write(FEDPROX, 0, [0.1, 0.701])]
     spec = accuracy_chart(group_runs(runs), "digits").to_dict()["vconcat"][0]
-    labels = next(layer["data"]["values"] for layer in layers(spec) if layer["mark"]["type"] == "rule")
+    labels = names(spec)
     upwards = sorted(labels, key=lambda label: label["at"])
     assert [label["algorithm"] for label in upwards] == ["FedAvg", "FedProx", "FedGBO"]
     low, high = layers(spec)[1]["encoding"]["y"]["scale"]["domain"]

@@ -112,9 +112,9 @@ def finding_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, wide: 
     two = (found.baseline.label, found.ours.label) if found else ()
     palette = Palette({line.label: line.algorithm for line in lines}, compared=two)
     frame = Frame(SIZE, x, y, max(row[x.key] for row in rows), _ends(rows, palette.bands, y))
-    layers = [line_layers(rows, palette, frame.across, y, frame.scale), *_names(rows, palette, frame)]
-    if found is not None:
-        layers += _target(found, rows, palette, frame)
+    names_at = _names(rows, palette, frame)
+    target = _target(found, rows, names_at, palette, frame) if found else []
+    layers = [line_layers(rows, palette, frame.across, y, frame.scale), *target, *_named(names_at, palette, frame)]
     chart = alt.layer(*layers).properties(width=frame.size[0], height=frame.size[1])
     if found is not None and x == ROUNDS and not wide:
         chart = alt.vconcat(chart, _bars(summaries, found, palette), spacing=24)
@@ -149,9 +149,8 @@ def _ends(rows: Rows, two: Sequence[str], y: Axis) -> tuple[float, float]:
     return (floor if floor < top - 10 else max(0.0, top - 20)), float(top)
 
 
-def _names(rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
-    """The names at the ends of lines, from the best to the worst, clear of lines that go on."""
-    alt = altair()
+def _names(rows: Rows, palette: Palette, frame: Frame) -> Rows:
+    """Return where the names at the ends of lines are, from the best to the worst, clear of lines that go on."""
     low, high = frame.y_ends
     ends = {row["algorithm"]: row for row in rows}  # the last point of each
     labels = []
@@ -164,6 +163,11 @@ def _names(rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
             name = row["algorithm"]
             weight = 700 if palette.algorithms[name] in ("fedgbo", "fedavg") else 400
             labels.append({"algorithm": name, frame.x.key: place, "end": value, "at": at, "weight": weight})
+    return labels
+
+
+def _named(labels: Rows, palette: Palette, frame: Frame) -> list[Any]:
+    alt = altair()
     base = alt.Chart(alt.Data(values=labels)).encode(x=frame.across, color=colours(palette))
     leader = base.mark_rule(x2Offset=11, xOffset=2, strokeWidth=1, opacity=0.7)
     leader = leader.encode(y=frame.up("end"), x2=frame.x.key, y2="at:Q")
@@ -188,12 +192,12 @@ def _heights(values: Floats, taken: Sequence[Span], frame: Frame) -> Floats:
     return heights
 
 
-def _target(found: Finding, rows: Rows, palette: Palette, frame: Frame) -> list[Any]:
+def _target(found: Finding, rows: Rows, names: Rows, palette: Palette, frame: Frame) -> list[Any]:
     """The dashed line at FedAvg's best accuracy, both crossings, and the ratio between them."""
     alt = altair()
     goal = 100 * found.baseline.accuracy
     text = f"FedAvg's best: {goal:.1f}%"
-    start = _clear(goal, LETTER * len(text), rows, frame)
+    start = _clear(goal, LETTER * len(text), rows, names, frame)
     dashed = alt.Chart(alt.Data(values=[{"goal": goal, frame.x.key: start, "text": text}])).encode(y=frame.up("goal"))
     rule = dashed.mark_rule(strokeDash=[5, 4], color=INK, strokeWidth=1)
     made = [rule, *_halo(dashed.encode(x=frame.across, text="text:N"), align="left", dx=6, dy=-8, color=INK)]
@@ -222,13 +226,18 @@ def _target(found: Finding, rows: Rows, palette: Palette, frame: Frame) -> list[
     )
 
 
-def _clear(height: float, width: float, rows: Rows, frame: Frame) -> float:
-    """Return the first place for a text of this width above `height` that lines do not cross; without one, 0."""
+def _clear(height: float, width: float, rows: Rows, names: Rows, frame: Frame) -> float:
+    """Return the first place for a text of this width above `height` that no line or name crosses; without one, 0."""
     low, high = height + frame.tall(2), height + frame.tall(GAP)
     places = np.linspace(0.0, max(0.0, frame.x_end - frame.wide(width)), 41).tolist()
 
     def free(left: float) -> bool:
-        taken = frame.spans(rows, left, left + frame.wide(width))
+        right = left + frame.wide(width)
+        taken = frame.spans(rows, left, right)
+        for name in names:
+            first = name[frame.x.key]
+            if left < first + frame.wide(LETTER * len(name["algorithm"]) + 14) and first < right:
+                taken.append((name["at"] - frame.tall(GAP / 2), name["at"] + frame.tall(GAP / 2)))
         return all(top < low or bottom > high for bottom, top in taken)
 
     return next((left for left in places if free(left)), 0.0)
