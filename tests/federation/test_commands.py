@@ -29,6 +29,15 @@ def call(*args):
     return CliRunner().invoke(app, ["federation", *map(str, args)])
 
 
+def test_up_checks_before_it_trains_that_the_run_can_be_repeated(tmp_path):
+    (tmp_path / "ours.py").write_text("def ours(config):\n    raise AssertionError\n")
+    args = ["--task", f"{tmp_path / 'ours.py'}:ours", "--algorithm", "fedavg", "--rounds", 1, "lr=0.1"]
+    refused = call("up", *args, "--check", "--out", tmp_path / "f")
+    assert refused.exit_code == 2
+    assert "needs config, which nodes give it; leave --check out" in " ".join(refused.stderr.split())
+    assert not (tmp_path / "f").exists()
+
+
 def test_certs_key_and_new_say_what_to_do_next(tmp_path):
     made = call("certs", tmp_path / "server", "--host", "fl.example.org")
     assert made.stdout == f"{tmp_path / 'server' / 'ca.crt'}\n"

@@ -29,6 +29,7 @@ from fedgbo.federation.control import bundle
 from fedgbo.federation.credentials import make_certificates, make_node
 from fedgbo.federation.local import LocalFolder, prepare, running, start_run
 from fedgbo.federation.monitor import EventFile
+from fedgbo.runs.config import RunConfig
 from fedgbo.runs.describe import find, parameters
 
 app = typer.Typer(
@@ -77,6 +78,11 @@ def up(
     flags = _flags(task, algorithm, optimiser, preset, rounds, seed)
     if resume is None:
         config = opt.requested_run(items, flags, quiet)
+        if check and (missing := _missing(config)):
+            raise ConfigError(
+                f"--check repeats the run without nodes, but task {config.task['name']} needs {', '.join(missing)}, "
+                "which nodes give it; leave --check out"
+            )
         path = to or opt.new_folder("federation", config.task["name"], config.label, claim=False)
         folder = prepare(path, config, 3 if nodes is None else nodes, options_of(option))
     else:
@@ -117,8 +123,7 @@ def new(
     config = opt.requested_run(items, _flags(task, algorithm, optimiser, preset, rounds, seed))
     settings = write_app(folder, config, options_of(option))
     out.print(printable(folder))
-    needed = [key for key, must in parameters(find("task", config.task["name"])).items() if must]
-    if set(needed) <= set(config.task):  # otherwise the task needs a node's configuration
+    if not _missing(config):
         err.print(f"the same run without a federation: fedgbo run {quoted(settings)}")
     err.print(f"run it on a running server: fedgbo federation run SERVER {quoted(folder)}")
     err.print(f"nodes can pin the app: fedgbo federation join ... --app-sha256 {bundle(folder)[1]}")
@@ -157,6 +162,12 @@ def digest(
     """Print the digest of a federation's result and that of `fedgbo run` with the same settings."""
     run = folder / "run" if (folder / "run" / "run.json").exists() else folder
     show_digests(run, simulate, as_json)
+
+
+def _missing(config: RunConfig) -> list[str]:
+    """Return the arguments that the task's function needs and the settings lack, such as a node's configuration."""
+    needed = [key for key, must in parameters(find("task", config.task["name"])).items() if must]
+    return [key for key in needed if key not in config.task]
 
 
 def _flags(*values: str | int | None) -> dict[str, Any]:
