@@ -14,6 +14,7 @@ from flwr.proto.fab_pb2 import GetFabRequest
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
     DeactivateNodeRequest,
+    PullMessagesRequest,
     PullMessagesResponse,
     PushMessagesRequest,
     PushMessagesResponse,
@@ -190,6 +191,20 @@ def test_a_path_cannot_forge_a_line_of_the_log(door, caplog):
 def test_replies_that_are_none(door, body, status, said):
     answer = door.call(PUSH, body)
     assert (answer.status_code, said in answer.text) == (status, True), answer.text
+
+
+def test_calls_on_which_flower_spends_much_time_are_refused(door, caplog):
+    """A few of these a second made the SuperLink answer all nodes after seconds."""
+    ids = PullMessagesRequest(message_ids=[""] * 500_000).SerializeToString()
+    reply = PushMessagesRequest.FromString(reply_of(7, objects=1))
+    reply.messages_list[0].content.items.add(key="x").config_record.SetInParent()
+    for call, body, status, reason in (
+        ("pull-messages", ids, 413, "the request has more than the allowed 4096 bytes"),
+        ("push-messages", reply.SerializeToString(), 400, "it sent a reply with records in the message itself"),
+    ):
+        assert door.call(f"/v1/fleet/{call}", body).status_code == status
+        assert f"hospital-a: /v1/fleet/{call} refused: {reason}" in caplog.text
+    assert not door.passed
 
 
 NAN, ENDLESS = float("nan"), float("inf")

@@ -50,7 +50,8 @@ class Limits:
 
     request_bytes: int = 8 * 2**20  # Flower splits arrays into pieces of 5 MiB
     together: int = 16  # requests in memory at the same time; Flower's nodes send three
-    message_bytes: int = 2**20  # any request but an object; a reply's message names its objects in 80 bytes each
+    message_bytes: int = 2**20  # a reply's message, which names its objects in 80 bytes each
+    call_bytes: int = 4096  # any other request but an object; Flower spends much time on lists that it does not use
     objects: int = 4096  # records, arrays and pieces of arrays in a reply
     reply_bytes: int = 4 * 2**30  # all objects of a reply to an order
     answer_bytes: int = 4 * 2**20  # all objects of a reply to a question
@@ -142,8 +143,9 @@ def read_request(call: str, body: bytes, limits: Limits) -> Any:
 
     Flower writes the ids into its log, whatever they are.
     """
-    if call != "push-object" and len(body) > limits.message_bytes:  # before it is parsed, which could take long
-        raise Refused(413, f"the request has more than the allowed {limits.message_bytes} bytes")
+    most = {"push-object": limits.request_bytes, "push-messages": limits.message_bytes}.get(call, limits.call_bytes)
+    if len(body) > most:  # before it is parsed, which could take long
+        raise Refused(413, f"the request has more than the allowed {most} bytes")
     try:
         request = CALLS[call].FromString(body)
     except Exception as error:  # protobuf's errors differ between its implementations
@@ -172,6 +174,8 @@ def _check_reply(request: PushMessagesRequest, node: int, inbox: Inbox, limits: 
     if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
         raise Refused(400, f"it sent {len(request.messages_list)} replies in one call")
     about, whole = request.messages_list[0].metadata, request.message_object_trees[0]
+    if request.messages_list[0].content.items:  # Flower's nodes send records as objects; these would cost it seconds
+        raise Refused(400, "it sent a reply with records in the message itself")
     if about.src_node_id != node:
         raise Refused(403, "it sent a reply in the name of another node")
     if not about.reply_to_message_id:
