@@ -262,6 +262,16 @@ def test_large_requests_and_replies_are_refused(tmp_path):
         assert door.call(push, piece(900)).status_code == status
 
 
+def confirm(door, message):
+    """Pull a message without parts, and confirm it."""
+    door.answer = PullObjectResponse(object_found=True, object_available=True).SerializeToString()
+    for call, request in (
+        ("pull-object", PullObjectRequest(object_id=message)),
+        ("confirm-message-received", ConfirmMessageReceivedRequest(message_object_id=message)),
+    ):
+        assert door.call(f"/v1/fleet/{call}", request.SerializeToString()).status_code == 200
+
+
 def test_an_answer_to_a_question_must_be_small(tmp_path, caplog):
     """A node that comes and goes is asked each time, and could fill the disk with answers as large as updates."""
     door, push = Door(tmp_path, Limits(answer_bytes=1500)), "/v1/fleet/push-object"
@@ -270,6 +280,7 @@ def test_an_answer_to_a_question_must_be_small(tmp_path, caplog):
         tree = ObjectTree(object_id=order * 64)
         door.answer = PullMessagesResponse(messages_list=[message], message_object_trees=[tree]).SerializeToString()
         assert door.call("/v1/fleet/pull-messages").status_code == 200
+        confirm(door, order * 64)
         assert door.call(PUSH, reply_of(7, objects=1, to=order * 64)).status_code == 200
         assert [door.call(push, piece(900)).status_code for _ in range(2)] == statuses
     assert "hospital-a: /v1/fleet/push-object refused: the reply has more than the allowed 1500 bytes" in caplog.text
@@ -332,6 +343,16 @@ def test_a_node_confirms_messages_that_it_has_once(door, caplog):
     assert not any("ignored" in record.getMessage() for record in caplog.records[told:])
     assert door.call(PUSH, reply_of(7, 1, message_id=ORDER, root=ORDER)).status_code == 403
     assert "hospital-a: /v1/fleet/push-messages refused: it sent the server's message as its reply" in caplog.text
+
+
+def test_a_message_that_was_not_confirmed_is_not_answered(door, caplog):
+    """Flower keeps it, with the model, until it is confirmed or expires."""
+    door.answer = PullMessagesResponse(message_object_trees=[ObjectTree(object_id=ORDER)]).SerializeToString()
+    door.call("/v1/fleet/pull-messages")
+    assert door.call(PUSH, reply_of(7, objects=1)).status_code == 400
+    assert "hospital-a: /v1/fleet/push-messages refused: it answered a message that it has not confirmed" in caplog.text
+    confirm(door, ORDER)
+    assert door.call(PUSH, reply_of(7, objects=1)).status_code == 200
 
 
 def test_replies_that_flower_does_not_take_are_named_and_cost_more(tmp_path, caplog):

@@ -187,6 +187,8 @@ def _check_reply(request: PushMessagesRequest, node: int, inbox: Inbox, limits: 
         raise Refused(400, "it sent a reply with the objects of another message")
     if about.message_id in inbox:  # Flower would end the transfer of the server's message, and of those to others
         raise Refused(403, "it sent the server's message as its reply")
+    if about.reply_to_message_id in inbox and not inbox.has_confirmed(about.reply_to_message_id):
+        raise Refused(400, "it answered a message that it has not confirmed, which Flower therefore keeps")
     for seconds in (about.created_at, about.ttl, *request.clientapp_runtime_list):
         _check_seconds(seconds, LATEST)
     objects = 0

@@ -7,6 +7,7 @@ private: a new version of Flower may move them, and tests of real federations fa
 
 superlink   asks for the content of the file SECRET, as a bearer token, on the Control API. It answers 503, which Flower
             retries, if its database is locked or full. What nodes say of the server's objects does not count.
+            What expired is deleted.
 supernode   ends when its loop ends, where Flower's stays without asking for work. During a run it asks after PACE. The
             lines of the file OPTIONS are options that other users must not read.
 superexec   forks once for each app, so that a node loads its data and builds its model once for a run. Flower starts a
@@ -57,6 +58,7 @@ def run_superlink(arguments: Sequence[str]) -> None:
     _replace("flwr.superlink.cli.flower_superlink", load_control_authn_plugin=SecretPlugin)
     linkstate.answer_503()
     linkstate.let_the_server_decide()
+    linkstate.delete_what_expired()
     _command("flwr.superlink.cli", "flower_superlink", ["flower-superlink", *arguments[1:]])
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from typing import Any
 
 LOG = logging.getLogger("flwr")
@@ -74,5 +75,33 @@ def let_the_server_decide() -> None:
         if len(announced) > 100_000:
             announced.clear()
         return store_any(self, message, object_tree, session_id)
+
+    SqlLinkState.store_message_and_object_tree = store_message  # type: ignore[method-assign]
+
+
+def delete_what_expired() -> None:
+    """Delete messages and replies whose time is over, which nobody may be fetching any more, with their objects.
+
+    Flower keeps them until the run ends: a node that confirms or delivers nothing could fill the disk.
+    """
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+    from flwr.supercore.state.schema.corestate_models import ObjectPushSessionRoot
+    from sqlalchemy import select
+
+    store_any, ends = SqlLinkState.store_message_and_object_tree, dict[str, float]()
+
+    def store_message(self: Any, message: Any, object_tree: Any, session_id: str) -> Any:
+        for one in [one for one, end in list(ends.items()) if end < time.time()]:
+            with self.session() as session:
+                begun = select(ObjectPushSessionRoot.session_id).where(ObjectPushSessionRoot.root_object_id == one)
+                for unfinished in session.scalars(begun).all():
+                    self._cleanup_push_session(unfinished, cleanup_messages=True)
+                self.object_store.delete(one)
+                self.delete_messages({one})
+            ends.pop(one, None)
+        stored, missing = store_any(self, message, object_tree, session_id)
+        if stored:
+            ends[message.metadata.message_id] = message.metadata.created_at + message.metadata.ttl
+        return stored, missing
 
     SqlLinkState.store_message_and_object_tree = store_message  # type: ignore[method-assign]
