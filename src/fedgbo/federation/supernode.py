@@ -5,12 +5,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from shutil import rmtree
 
 from fedgbo.core import ConfigError, FederationError
-from fedgbo.federation.credentials import NodeFolder, write_secret
+from fedgbo.federation.credentials import NodeFolder, make_certificates, write_secret
 from fedgbo.federation.launch import PACE
 from fedgbo.federation.network import LOOPBACK, Address, free_ports
 from fedgbo.federation.processes import LAUNCH, Process, Tail, flower_environment, stop, without_colours
+from fedgbo.federation.superlink import ServerFolder
 
 JOIN_SECONDS = 180.0  # about 8 on an idle machine, more when several start at once
 STALE_SECONDS = 120.0  # by then the server has forgotten the last connection of a node that was killed
@@ -57,9 +59,13 @@ def start_node(
     """Start a SuperNode that connects to `superlink`, and the process that runs its apps.
 
     `config` says which clients it hosts, among other things. Only allowed apps run, unless `any_app`. `pace` is the
-    number of seconds after which they ask for work again.
+    number of seconds after which they ask for work again. A certificate, new at each start, tells the apps who their
+    node is: another user of the machine could take its port, and give them work.
     """
     node.check()
+    inside = ServerFolder(node.path / "inside")
+    rmtree(inside.path, ignore_errors=True)
+    make_certificates(inside.path)
     secret, settings = node.path / "tasks.secret", node.path / "settings"
     write_secret(secret)
     write_secret(settings, f"--node-config\n{node_config(config)}" if config else "")
@@ -68,8 +74,10 @@ def start_node(
     supernode = [*LAUNCH, "supernode", str(settings), "--superlink", str(superlink)]
     supernode += ["--root-certificates", str(ca), "--auth-supernode-private-key", str(node.private_key)]
     supernode += ["--isolation", "process", *guard, "--host", LOOPBACK, "--port", port]
+    supernode += ["--ssl-ca-certfile", str(inside.ca), "--ssl-certfile", str(inside.certificate)]
+    supernode += ["--ssl-keyfile", str(inside.key)]
     tasks = [*LAUNCH, "superexec", "-" if any_app else str(node.apps)]
-    tasks += ["--runtime-api-address", f"{LOOPBACK}:{port}", "--insecure", *guard]
+    tasks += ["--runtime-api-address", f"{LOOPBACK}:{port}", "--root-certificates", str(inside.ca), *guard]
     environment = {**flower_environment(node.path / "flwr"), PACE: str(pace)}
     process = Process.start(f"node {node.name}", supernode, environment, node.log)
     process.helpers = [Process.start(f"the process of {node.name}'s apps", tasks, environment, node.log)]
