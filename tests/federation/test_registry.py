@@ -118,3 +118,13 @@ def test_operators_who_register_nodes_at_the_same_time_lose_none(tmp_path):
         both = list(pool.map(register, (6, 7), ("9", "9")))
     assert sorted(map(str, both))[0] == "True"
     assert "client 9" in sorted(map(str, both))[1]
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2J", "a\nWARNING hospital-b", "a [red]", "hospital-а", "\u202ea", ""])
+def test_a_registered_name_cannot_forge_what_is_shown(tmp_path, name):
+    """It is the name of a file that somebody sent."""
+    control = Control(ServerFolder(tmp_path), Address("127.0.0.1", 1), SimpleNamespace())
+    with pytest.raises(ConfigError, match="cannot be a node's name") as refused:
+        control.register(Registry(tmp_path), b"key", name, "0")
+    assert "\x1b" not in str(refused.value)
+    assert not Registry(tmp_path).nodes()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgbo.core import ConfigError, FederationError, RunFolderError
-from fedgbo.federation.credentials import require_flower
+from fedgbo.federation.credentials import check_name, require_flower
 from fedgbo.federation.network import Address, check_server
 from fedgbo.federation.superlink import ServerFolder
 from fedgbo.flower.registry import Registry, fingerprint
@@ -67,6 +67,7 @@ class Control:
 
     def register(self, registry: Registry, public_key: bytes, name: str, clients: str) -> bool:
         """Register a node for these clients, or change the clients of one; return whether it is new."""
+        check_name(name)
         with registry.locked():
             registry.check_new(name, public_key, clients)
             new = name not in registry.nodes()

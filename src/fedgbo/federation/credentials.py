@@ -185,6 +185,14 @@ class NodeFolder:
         check_private(self.private_key)
 
 
+def check_name(name: str) -> None:
+    """Raise ConfigError unless a node may have this name, which is shown in logs and on terminals."""
+    if not _NODE_NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot be a node's name; use up to 63 letters, digits, '-', '_' and '.', e.g. hospital-a"
+        )
+
+
 def make_node(path: Path) -> NodeFolder:
     """Make a node's folder with a new key pair."""
     require_flower()
@@ -192,10 +200,7 @@ def make_node(path: Path) -> NodeFolder:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
     node = NodeFolder(path.absolute())
-    if not _NODE_NAME.fullmatch(node.name):
-        raise ConfigError(
-            f"'{node.name}' cannot be a node's name; use up to 63 letters, digits, '-', '_' and '.', e.g. hospital-a"
-        )
+    check_name(node.name)
     for file in (node.private_key, node.public_key):
         if file.exists():
             raise RunFolderError(f"{file} already exists and will not be overwritten; choose another name")
