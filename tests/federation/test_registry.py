@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedgbo.core.errors import ConfigError, RunFolderError
-from fedgbo.federation.apps import AppNotAllowed, Apps
+from fedgbo.federation.apps import AppNotAllowed, Apps, guard_client_apps
 from fedgbo.federation.control import Control
 from fedgbo.federation.network import Address
 from fedgbo.federation.superlink import ServerFolder
@@ -99,6 +99,28 @@ def test_pins_allow_some_apps_and_refuse_the_others(tmp_path):
     (tmp_path / "apps" / f"{SHA}.json").write_text("{")
     with pytest.raises(AppNotAllowed, match="cannot be read; remove it to be asked again"):
         apps.check(APP, SHA, {})
+
+
+@pytest.mark.parametrize("version", ["1.0.0", "1.0.0.{hash}/../../../evil/x"])
+def test_a_server_cannot_name_another_folder_for_an_allowed_app(tmp_path, monkeypatch, version):
+    """Flower loads the app from a folder that the server's name and version of it make up."""
+    from flwr.supernode.runtime import run_clientapp
+
+    apps, found, sha = Apps(tmp_path / "apps"), {}, hashlib.sha256(APP).hexdigest()
+    apps.answer(sha, allowed=True)
+    run = SimpleNamespace(run_id=1, fab_id="a/hearts", fab_version=version.format(hash=sha[:8]))
+    task = (None, SimpleNamespace(run_config={}), run, SimpleNamespace(hash_str=sha))
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    place = tmp_path / "apps" / f"a.hearts.1.0.0.{sha[:8]}"
+    monkeypatch.setattr(run_clientapp, "pull_task_input", lambda runtime: task)
+    monkeypatch.setattr(run_clientapp, "install_from_fab", lambda content: place)
+    guard_client_apps(apps, lambda module, **parts: found.update(parts), BaseException)
+    found["pull_task_input"](None)
+    if version == "1.0.0":
+        assert found["install_from_fab"](APP) == place
+        return
+    with pytest.raises(AppNotAllowed, match="another name or version than the server says"):
+        found["install_from_fab"](APP)
 
 
 def test_operators_who_register_nodes_at_the_same_time_lose_none(tmp_path):

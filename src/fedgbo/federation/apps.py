@@ -127,8 +127,12 @@ def guard_client_apps(apps: Apps | None, replace: Callable[..., None], done: typ
         refusals.clear()
         if run.run_id != sent.get("run"):
             forget_tasks()  # a node's data may have changed between two runs
+        place = module.get_project_dir(run.fab_id, run.fab_version, fab.hash_str)  # from which Flower loads the app
         sent.update(
-            run=run.run_id, hash=fab.hash_str, about={"run": run.run_id, "app": run.fab_id, **context.run_config}
+            run=run.run_id,
+            hash=fab.hash_str,
+            place=place,
+            about={"run": run.run_id, "app": run.fab_id, **context.run_config},
         )
         return message, context, run, fab
 
@@ -136,10 +140,12 @@ def guard_client_apps(apps: Apps | None, replace: Callable[..., None], done: typ
         try:
             if apps is not None:
                 apps.check(content, sent["hash"], sent["about"])
+            if (path := install(content, **more)) != sent["place"]:
+                raise AppNotAllowed("app of another name or version than the server says")
         except AppNotAllowed as refusal:
             refusals.append(str(refusal))
             raise
-        return install(content, **more)
+        return path
 
     def without_text(code: int, reason: str) -> Any:
         return error(code=code, reason="".join(refusals) or "the node's log says more")
