@@ -16,12 +16,25 @@ from fedgbo.core.errors import (
     optional,
     unknown,
 )
-from fedgbo.core.hyperparameters import decay, not_negative, positive, share, whole
 from fedgbo.core.objective import TERMS, GradientRule, MaxEntropy, Proximal, SharpnessAware, Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.pipeline import Aggregator, Mean, Sampler, Transform, Upload, Workload
 from fedgbo.core.random import Rows, check_seed, name_of, permutation, stream, torch_seed
-from fedgbo.core.schedule import SCHEDULES, Constant, Exponential, InverseSqrt, Number, Schedule, Step, at_round
+from fedgbo.core.schedule import (
+    SCHEDULES,
+    Constant,
+    Exponential,
+    InverseSqrt,
+    Number,
+    Schedule,
+    Step,
+    at_round,
+    decay,
+    not_negative,
+    positive,
+    share,
+    whole,
+)
 from fedgbo.core.state import State
 
 __all__ = [

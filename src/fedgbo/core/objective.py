@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedgbo.core.hyperparameters import not_negative
-from fedgbo.core.schedule import Number
+from fedgbo.core.schedule import Number, not_negative
 
 
 class Term:
