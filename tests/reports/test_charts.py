@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,12 @@ from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import group_runs
 from fedgbo.reports.palette import ALGORITHMS, INK, STRONG
 from tests.reports.runs import FEDAVG, FEDGBO
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+OUTSIDE = """[...document.querySelectorAll('text')].filter((text) => {
+    const {left, right} = text.getBoundingClientRect();
+    return left < 0 || right > document.documentElement.width.baseVal.value;
+}).map((text) => text.textContent)"""
 
 
 def accuracy(record):
@@ -112,3 +119,24 @@ def test_a_picture_is_named_as_it_was_asked_for(write, tmp_path):
     assert save_chart(chart, tmp_path / "x-scale0.01", ["svg"])[0].name == "x-scale0.01.svg"
     with pytest.raises(fedgbo.RunFolderError, match=r"cannot write .*nowhere/a.svg: No such file.*; choose another"):
         save_chart(chart, tmp_path / "nowhere" / "a.png", ["svg"])
+
+
+@pytest.mark.parametrize("picture", sorted(IMAGES.glob("*.svg")), ids=lambda picture: picture.name)
+def test_no_text_leaves_a_picture_in_a_browser(page, picture):
+    """A browser's font may be wider than the one of the layout: DejaVu Sans is."""
+    page.call("Page.navigate", url=picture.as_uri())
+    page.wait_for(f"location.href === {picture.as_uri()!r} && document.readyState === 'complete'")
+    page.evaluate("document.querySelectorAll('text').forEach((t) => t.setAttribute('font-family', 'DejaVu Sans'))")
+    assert page.evaluate(OUTSIDE) == []
+
+
+def test_a_picture_gets_room_for_a_long_title(tmp_path, write):
+    groups = group_runs([write(FEDAVG, 0, [0.1, 0.5])])
+    widths = []
+    for title in ("short", "a long title " * 8):
+        (file,) = save_chart(accuracy_chart(groups, title), tmp_path / "a", ["svg"])
+        svg = file.read_text()
+        widths.append(int(svg.split('width="')[1].split('"')[0]))
+        assert f'viewBox="0 0 {widths[-1]} ' in svg
+        assert svg.count(f'width="{widths[-1]}"') == 2  # the picture and its background
+    assert widths[0] < 800 < 1000 < widths[1]

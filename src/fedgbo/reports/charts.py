@@ -22,7 +22,8 @@ from fedgbo.reports.palette import DARK, INK, PAPER, QUIET, RULE, Palette, Point
 KINDS = ("png", "svg", "pdf")
 PADDING = {"left": 8, "top": 8, "bottom": 8, "right": 16}
 WIDE, NARROW = (640, 400), (270, 180)  # width and height of a single panel, and of one among many
-TEXT = 14  # pixels of small text; a picture of 800 pixels is still readable on a phone
+HEADLINE, TEXT = 17, 14  # pixels of text; a picture of 800 pixels is still readable on a phone
+LETTERS = {"text": 0.62 * HEADLINE, "subtitle": 0.53 * TEXT}  # pixels of an average letter in DejaVu Sans, a wide font
 Span = tuple[float, float]  # from, to
 ROOM = 0.15  # for bands in a panel, as a share of what its lines span
 
@@ -46,7 +47,7 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
     stem = path.with_suffix("") if path.suffix.lower().removeprefix(".") in KINDS else path
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in kinds]
     convert = extra("vl_convert", "charts need vl-convert")
-    svg = convert.vegalite_to_svg(chart.to_json())  # once: the other formats are made from it
+    svg = with_room(convert.vegalite_to_svg(chart.to_json()), chart.title)  # the other formats are made from it
     made: Mapping[str, Callable[[], bytes]] = {
         "svg": lambda: with_dark_mode(svg).encode(),
         "png": lambda: convert.svg_to_png(svg, scale=2),
@@ -61,6 +62,22 @@ def save_chart(chart: Any, path: Path, kinds: Sequence[str] = ("png", "svg")) ->
     return files
 
 
+def with_room(svg: str, title: Any) -> str:
+    """Widen a picture if its title would not fit in a browser whose font is wider than that of the layout."""
+    lines = [
+        factor * len(line)
+        for key, factor in LETTERS.items()
+        if isinstance(text := getattr(title, key, None), str | list)
+        for line in ([text] if isinstance(text, str) else text)
+    ]
+    width = svg.partition('width="')[2].partition('"')[0]
+    need = 2 * PADDING["left"] + math.ceil(max(lines, default=0))
+    if need <= float(width):
+        return svg
+    svg = svg.replace(f'width="{width}"', f'width="{need}"', 2)  # of the picture and of its background
+    return svg.replace(f'viewBox="0 0 {width} ', f'viewBox="0 0 {need} ', 1)
+
+
 def with_dark_mode(svg: str) -> str:
     """Add a style sheet that replaces the colours of paper, text and rules where the reader prefers dark pages."""
     rules = "".join(f'[{part}="{a}"]{{{part}:{b}}}' for a, b in DARK.items() for part in ("fill", "stroke"))
@@ -72,8 +89,8 @@ def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
     """Add a title, and the fonts, grid and legend that all charts share."""
     text = {"labelColor": INK, "titleColor": INK, "labelFontSize": TEXT, "titleFontSize": TEXT, "titleFontWeight": 400}
     told = altair().Title(
-        title, subtitle=subtitle, anchor="start", offset=14, fontSize=19, subtitleFontSize=TEXT, subtitlePadding=5,
-        color=INK, subtitleColor=QUIET,
+        title, subtitle=subtitle, anchor="start", offset=14, fontSize=HEADLINE, subtitleFontSize=TEXT,
+        subtitlePadding=5, color=INK, subtitleColor=QUIET,
     )  # fmt: skip
     chart = chart.properties(title=told, padding=PADDING, background=PAPER).configure(font="sans-serif")
     chart = chart.configure_axis(

@@ -294,12 +294,15 @@ def rounds_to_target(summaries: Sequence[Summary], found: Finding) -> Rows:
     return sorted(rows, key=lambda row: (not row["there"], row["rounds"]))
 
 
-def bar_layers(rows: Sequence[Point], colour: Any, quiet: str, ink: str) -> Any:
-    """Return an altair chart of rounds to target: a bar for each algorithm, with its number."""
+def bar_layers(rows: Sequence[Point], colour: Any, quiet: str, ink: str, room: float = 0.0) -> Any:
+    """Return an altair chart of rounds to target: a bar for each algorithm, with its number.
+
+    Names get at least so many pixels of room.
+    """
     alt = altair()
     names = alt.Y(
         "algorithm:N", sort=[row["algorithm"] for row in rows], title=None,
-        axis=alt.Axis(ticks=False, domain=False, grid=False, labelPadding=6, labelLimit=360),
+        axis=alt.Axis(ticks=False, domain=False, grid=False, labelPadding=6, labelLimit=360, minExtent=room),
     )  # fmt: skip
     longest = max(row["rounds"] for row in rows) or 1
     across = alt.X("rounds:Q", axis=None, scale=alt.Scale(domain=[0, 1.3 * longest], nice=False))
@@ -313,5 +316,6 @@ def _bars(summaries: Sequence[Summary], found: Finding, palette: Palette) -> Any
     alt = altair()
     rows = rounds_to_target(summaries, found)
     title = alt.Title(f"Rounds to {100 * found.baseline.accuracy:.1f}%", fontSize=TEXT + 1, anchor="start", offset=8)
-    chart = bar_layers(rows, colours(palette), QUIET, INK)
+    room = LETTER * max(len(row["algorithm"]) for row in rows)
+    chart = bar_layers(rows, colours(palette), QUIET, INK, room)
     return chart.properties(width=BARS[0], height=BARS[1] * len(rows), title=title, view=alt.ViewConfig(stroke=None))

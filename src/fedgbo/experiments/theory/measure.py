@@ -155,8 +155,10 @@ def bound_chart(rows: Sequence[ChartRow], title: str, subtitle: str, *, points: 
     colours, dashes = (list(dict.fromkeys(row[key] for row in rows)) for key in ("colour", "dash"))
     colour_scale = alt.Scale(domain=colours, range=[OTHERS[i % len(OTHERS)] for i in range(len(colours))])
     dash_scale = alt.Scale(domain=dashes, range=[DASHES[i % len(DASHES)] for i in range(len(dashes))])
+    ticks = {"values": sorted({row["rounds"] for row in rows})} if points else {}
+    across = alt.X("rounds:Q", title="communication rounds T", scale=alt.Scale(type="log", nice=False))
     base = alt.Chart(alt.Data(values=list(rows))).encode(
-        x=alt.X("rounds:Q", title="communication rounds T", scale=alt.Scale(type="log", nice=False)),
+        x=across.axis(**ticks),
         y=alt.Y("value:Q", title="E ‖∇F(xₜ)‖²", scale=alt.Scale(type="log"), axis=alt.Axis(format="~g")),
         color=alt.Color("colour:N", scale=colour_scale, legend=legend),
     )
