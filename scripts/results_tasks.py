@@ -89,7 +89,7 @@ def task_part(name: str, runs: Sequence[RunData]) -> str:
     if TASKS[name] and found:
         parts[-1] = wrapped(f"{_said_by_paper(name)} {_passed(name, found)}")
     most = max((len(group.runs) for one in found for group in one.groups), default=1)
-    return "\n\n".join([*parts, wrapped(cost_remarks(False, most)[0])])
+    return "\n\n".join([*parts, wrapped(" ".join(cost_remarks(False, most)))])
 
 
 def draw(name: str, runs: Sequence[RunData], file: Path, folder: Path) -> None:

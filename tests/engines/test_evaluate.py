@@ -106,6 +106,15 @@ def test_weighted_losses_and_f1_are_computed_from_all_outputs():
     assert abs(result.loss - sum(chunks)) > 1e-5  # what it was before
 
 
+def test_a_metric_that_is_not_in_a_dict_has_the_name_of_its_function():
+    assert list(task(metric=f1).metrics) == ["f1"]
+    assert list(task(metric=lambda outputs, targets: 1.0).metrics) == ["metric"]
+    assert list(task().metrics) == ["accuracy"]
+    result = fedgbo.run(task(metric=f1), SGD, rounds=1)
+    assert result.history[-1].metric == "f1"
+    assert f"test f1 {result.accuracy:.4g}, best" in repr(result)
+
+
 def test_pairs_are_added_up():
     def squares(outputs, targets):
         return (outputs[:, 0] - targets).square().sum(), len(targets)
@@ -166,8 +175,8 @@ def test_output_objects_are_concatenated_too():
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        (lambda o, t: 1 / 0, r"the metric 'accuracy' fails on outputs \(float32 .*\): ZeroDivisionError"),
-        (lambda o, t: o, r"the metric 'accuracy' must return a number or a pair .*tensor of shape \(150, 2\)"),
+        (lambda o, t: 1 / 0, r"the metric 'metric' fails on outputs \(float32 .*\): ZeroDivisionError"),
+        (lambda o, t: o, r"the metric 'metric' must return a number or a pair .*tensor of shape \(150, 2\)"),
         (lambda o, t: None, "must return a number or a pair .sum, count., not None"),
         (lambda o, t: (1, 1) if len(t) < 22 else 0.5, "returned a pair .sum, count. first, and then 0.5"),
     ],

@@ -129,7 +129,7 @@ def _report(groups: Sequence[Group], folder: Path, task: str, as_json: bool, wid
     if as_json:
         out.print_json(content)
     else:
-        show_table(summary_table([section], "compare", "Best accuracy and its cost"), wide)
+        show_table(summary_table([section], "compare", f"Best {groups[0].metric} and its cost"), wide)
         for line in conclusion(section.summaries):
             out.print(line)
     with writing(folder / "table.json"):

@@ -241,7 +241,8 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
         ended.append(news.job)
         how, last = escape(news.ended), latest.get(news.job)
         if news.ended == "finished":
-            how = f"{score(last.accuracy, None) or how}, {last.seconds:.1f} s" if last else "was finished before"
+            reached = score(last.accuracy, None, last.metric) if last else ""
+            how = f"{reached or how}, {last.seconds:.1f} s" if last else "was finished before"
         if not quiet:
             err.print(f"\\[{len(ended):>{len(str(len(jobs)))}}/{len(jobs)}] {jobs[news.job].title}: {how}")
 
@@ -262,7 +263,7 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
                     active[news.job] = shown.add_task(f"  {jobs[news.job].title}", total=news.rounds, score="")
                 shown.update(active[news.job], completed=news.round)
                 if news.accuracy is not None:
-                    shown.update(active[news.job], score=score(news.accuracy, None))
+                    shown.update(active[news.job], score=score(news.accuracy, None, news.metric))
             elif news.job in active:
                 shown.remove_task(active.pop(news.job))
             if news.ended == "finished" and news.job not in latest:  # before this command: it says nothing of the speed

@@ -17,7 +17,7 @@ from fedgbo.federation.local import Running
 from fedgbo.federation.monitor import Event, EventFile, digest_of, follow, simulated
 from fedgbo.flower.registry import in_words
 from fedgbo.reports.table import quantity
-from fedgbo.runs.bar import score
+from fedgbo.runs.bar import score, score_of
 from fedgbo.runs.folder import RunFolder
 
 LINES = {
@@ -145,7 +145,7 @@ def show_result(run: Path, check: bool) -> None:
         out.print(f"completed; {printable(run)} is on the server's file system, which this machine cannot read")
         return
     last = RunFolder.open(run).records()[-1]
-    out.print(f"{score(last.accuracy, last.loss)} after {rounds_done(last)}\n{printable(run)}")
+    out.print(f"{score_of(last)} after {rounds_done(last)}\n{printable(run)}")
     show_digests(run, check)
 
 

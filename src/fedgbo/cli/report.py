@@ -26,6 +26,7 @@ from fedgbo.reports.report_files import build_page, write_figures
 from fedgbo.reports.run_progress import Follower, View
 from fedgbo.reports.sections import sections_of
 from fedgbo.reports.tensorboard import write_events
+from fedgbo.runs.record import ACCURACY, written
 
 ALL = ("run", "task", "algorithm", "seed", "round", "accuracy", "best", "s/round", "ends", "status")
 PATIENCE = 10.0  # seconds without a running run until watch ends: a comparison's next run starts sooner
@@ -147,18 +148,15 @@ def _runs_table(views: Sequence[View], folder: Path, wide: bool) -> Table:
 
     def cells(view: View) -> dict[str, Text]:
         name = names[view.path]
-        numbers = {
-            "accuracy": (view.latest, ".1%"),
-            "best": (view.best, ".1%"),
-            "s/round": (view.seconds_per_round, ".3g"),
-        }
+        scores = {"accuracy": view.latest, "best": view.best}
         texts = {
             "run": name if wide else "\n".join(textwrap.wrap(name, NAME_WIDTH)),
             "task": view.task,
             "algorithm": view.label,
             "seed": "" if view.seed is None else str(view.seed),
             "round": f"{view.round}/{view.rounds}" if view.rounds else "",
-            **{key: "" if value is None else format(value, style) for key, (value, style) in numbers.items()},
+            **{key: "" if value is None else written(value, view.metric) for key, value in scores.items()},
+            "s/round": "" if view.seconds_per_round is None else f"{view.seconds_per_round:.3g}",
             "ends": "" if view.ends_at is None else _end(view.ends_at, wide),
         }
         return {key: Text(text) for key, text in texts.items()} | {
@@ -168,7 +166,10 @@ def _runs_table(views: Sequence[View], folder: Path, wide: bool) -> Table:
     columns = ALL if wide else ("run", "round", "accuracy", "ends", "status")
     right = ("seed", "round", "accuracy", "best", "s/round", "ends")
     rows = [[row[name] for name in columns] for row in map(cells, views)]
-    return simple_table(escape(f"runs in {folder}"), columns, rows, right)
+    metrics = {view.metric for view in views}
+    own = metrics.pop() if len(metrics) == 1 else ACCURACY
+    heads, numbers = ([own if name == ACCURACY else name for name in names] for names in (columns, right))
+    return simple_table(escape(f"runs in {folder}"), [escape(head) for head in heads], rows, numbers)
 
 
 def _below(views: Sequence[View], hidden: int = 0) -> list[Text]:

@@ -18,7 +18,7 @@ from fedgbo.reports.table import quantity
 from fedgbo.runs.checkpoint import digest
 from fedgbo.runs.config import RunConfig, execute, load, read_config
 from fedgbo.runs.ranks import ask_rank0, leads
-from fedgbo.runs.record import Record
+from fedgbo.runs.record import Record, written
 from fedgbo.runs.result import Result
 from fedgbo.runs.round import Progress
 
@@ -200,7 +200,8 @@ def _sentence(result: Result, memory_bytes: int | None, folder: Path) -> str:
         tested = last.loss is not None
         score = f"test loss {last.loss:.4g} (lowest {best.loss:.4g}" if tested else "no test set (last evaluated"
     else:
-        score = f"test accuracy {last.accuracy:.2%} (best {best.accuracy:.2%}"
+        now, highest = (written(value or 0.0, last.metric, 2) for value in (last.accuracy, best.accuracy))
+        score = f"test {last.metric} {now} (best {highest}"
     flops = "FLOPs not counted" if last.flops is None else f"{quantity(last.flops, 'FLOP')} on clients"
     sent = f"{quantity(last.upload_bytes, 'B', 1024)} up, {quantity(last.download_bytes, 'B', 1024)} down"
     held = "" if memory_bytes is None else f"; each holds {quantity(memory_bytes, 'B', 1024)}"

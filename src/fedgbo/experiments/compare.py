@@ -138,8 +138,9 @@ class Comparison:
         """Best accuracies with intervals, and their costs, as `fedgbo compare` prints them."""
         lost = {label: len(seeds) for label, seeds in self.diverged.items() if seeds}
         seeds = {label: len(self.results[label]) + len(self.diverged[label]) for label in self.results}
-        section = ResultSection(self.task, tuple(self._groups()), lost, seeds)
-        return summary_table([section], "compare", "Best accuracy and its cost")
+        groups = tuple(self._groups())
+        section = ResultSection(self.task, groups, lost, seeds)
+        return summary_table([section], "compare", f"Best {groups[0].metric} and its cost")
 
     def differences(self, against: str | None = None) -> dict[str, Paired]:
         """Return by label the best accuracy minus that of `against`, paired by seed, with its 95% interval.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
@@ -24,6 +24,7 @@ from fedgbo.engines.device import cores
 from fedgbo.runs.callbacks import Callback
 from fedgbo.runs.config import RunConfig, execute
 from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.record import ACCURACY
 from fedgbo.runs.round import Progress
 
 TELL_SECONDS = 0.2  # between two reports of one run
@@ -42,12 +43,13 @@ class Job:
 
 @dataclass(frozen=True)
 class News:
-    """Progress of a job: its number in the list, the rounds done, the last accuracy, and how it ended."""
+    """Progress of a job: its number in the list, the rounds done, the last value of the metric, and how it ended."""
 
     job: int
     round: int = 0
     rounds: int = 0
     accuracy: float | None = None
+    metric: str = ACCURACY
     ended: str | None = None  # "finished", or the error
     seconds: float = 0.0
 
@@ -194,8 +196,10 @@ def _run(number: int, job: Job, tell: Tell, stop: Event | threading.Event, threa
             raise Interrupted
         if progress.record is not None or time.monotonic() - last_told > TELL_SECONDS:
             last_told = time.monotonic()
-            accuracy = progress.record.accuracy if progress.record else None
-            tell(News(number, progress.ledger.round, progress.rounds, accuracy, seconds=progress.ledger.seconds))
+            news = News(number, progress.ledger.round, progress.rounds, seconds=progress.ledger.seconds)
+            if (record := progress.record) is not None:
+                news = replace(news, accuracy=record.accuracy, metric=record.metric)
+            tell(news)
 
     while True:
         begun = (job.out / "run.json").exists()

@@ -21,7 +21,7 @@ from fedgbo.experiments.shelf import (
     titles_of,
 )
 from fedgbo.reports.comparison import Summary, baseline_row, summarise
-from fedgbo.reports.cost_table import BRIEF, cost_columns, cost_lines, cost_remarks
+from fedgbo.reports.cost_table import brief_columns, cost_columns, cost_lines, cost_remarks, metric_of
 from fedgbo.reports.load import Group, RunData, group_runs
 from fedgbo.reports.sections import unique
 from fedgbo.reports.table import Cell, Table
@@ -157,18 +157,20 @@ def summary_table(made: Sequence[ResultSection], name: str, caption: str) -> Tab
     """Return sections as one table; the row of an algorithm says how many of its seeds diverged."""
     several = len(made) > 1
     against = any(baseline_row(section.summaries) is not None for section in made)
+    rows = [row for section in made for row in section.summaries]
+    metric = metric_of(rows)
     lines: list[tuple[Cell, ...]] = []
     for section in made:
         lines += [((Cell(section.title),) if several else ()) + line for line in _lines(section, against)]
     return Table(
         name=name,
         title=caption if several else f"{caption}: {made[0].title}",
-        columns=(("Runs",) if several else ()) + cost_columns(against),
+        columns=(("Runs",) if several else ()) + cost_columns(against, metric),
         rows=tuple(lines),
         labels=2 if several else 1,
-        remarks=cost_remarks(against, max(row.seeds for section in made for row in section.summaries)),
+        remarks=cost_remarks(against, max(row.seeds for row in rows), metric),
         measured=True,
-        brief=("Runs", *BRIEF) if against else (),
+        brief=("Runs", *brief_columns(metric)) if against else (),
     )
 
 

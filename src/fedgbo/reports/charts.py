@@ -15,7 +15,7 @@ import numpy as np
 from fedgbo.core import RunFolderError, optional
 from fedgbo.core.files import write_atomic
 from fedgbo.reports.comparison import FEWEST_SEEDS, number_word
-from fedgbo.reports.curves import ROUNDS, SCORES, Axis, Curve, interval_fields
+from fedgbo.reports.curves import ROUNDS, Axis, Curve, interval_fields
 from fedgbo.reports.load import Floats
 from fedgbo.reports.palette import DARK, INK, PAPER, QUIET, RULE, Palette, Point
 
@@ -94,7 +94,7 @@ def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
     )  # fmt: skip
     chart = chart.properties(title=told, padding=PADDING, background=PAPER).configure(font="sans-serif")
     chart = chart.configure_axis(
-        **text, labelSeparation=4, gridColor=RULE, gridOpacity=0.6, domainColor=QUIET, tickColor=QUIET
+        **text, labelSeparation=4, titlePadding=8, gridColor=RULE, gridOpacity=0.6, domainColor=QUIET, tickColor=QUIET
     )
     chart = chart.configure_view(stroke=None).configure_title(color=INK)
     return chart.configure_legend(**text, labelLimit=260, symbolSize=400, symbolStrokeWidth=2.5)
@@ -141,7 +141,7 @@ def extent(rows: Sequence[Point], y: Axis, room: float = math.inf) -> list[float
     spare = room * ((high - low) or abs(high) or 1.0)
     bottom, top = max(low - spare, min(ends)), min(high + spare, max(ends))
     bottom = max(bottom, 0.0) if low >= 0 else bottom
-    top = min(top, 100.0) if y == SCORES[0] else top
+    top = min(top, 100.0) if y.percent else top
     margin = 0.0 if bottom < top else min(spare, 1.0)
     return [bottom - margin, top + margin]
 

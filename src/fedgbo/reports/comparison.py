@@ -14,6 +14,7 @@ import numpy as np
 from fedgbo.core import ConfigError, stream
 from fedgbo.reports.load import Floats, Group
 from fedgbo.reports.palette import shown_names
+from fedgbo.runs.record import ACCURACY, written
 
 FEWEST_SEEDS = 3  # for an interval of a mean; with two it is often wider than the scale
 FEWEST_RESAMPLED = 6  # seeds for the bootstrap; with fewer it returns little but the smallest and the largest seed
@@ -69,6 +70,7 @@ class Summary:
     versus: Paired | None  # its best accuracy minus the baseline's, seed by seed; None without common seeds
     algorithm: str
     fewer: Ratio | None  # the baseline's rounds divided by its own; None if never, or before the first round
+    metric: str = ACCURACY
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,17 @@ class Finding:
             return f"{self.name} {self._without_ratio} ({self.seeds})"
         if fewer.low is not None and not fewer.clear:
             return f"{self.name} and FedAvg: no clear difference in rounds ({self.seeds})"
-        return f"{self.name} reached FedAvg's best accuracy in {times(fewer.value)} ({self.seeds})"
+        return f"{self.name} reached FedAvg's best {self.baseline.metric} in {times(fewer.value)} ({self.seeds})"
 
     @property
     def sentence(self) -> str:
         """The finding with its numbers and its interval."""
-        fewer, goal = self.ours.fewer, f"({self.baseline.accuracy:.1%})"
+        fewer, metric, goal = self.ours.fewer, self.baseline.metric, f"({self.goal})"
         if fewer is None or self.ours.match is None:
             return f"{self.name} {self._without_ratio} {goal} in {self.seeds}."
         needed, baseline = self.ours.match.round, self.baseline.best.round
         rounds = f"{needed:,}" if needed == baseline else f"{needed:,} instead of {baseline:,}"
-        said = f"{self.name} reached FedAvg's best accuracy {goal} in {times(fewer.value)} ({rounds})"
+        said = f"{self.name} reached FedAvg's best {metric} {goal} in {times(fewer.value)} ({rounds})"
         if fewer.low is None or fewer.high is None:
             few = "is" if self.seeds == "one seed" else "are"
             return f"{said}; {self.seeds} {few} too few for an interval of the ratio."
@@ -113,7 +115,13 @@ class Finding:
     @property
     def _without_ratio(self) -> str:
         never = self.ours.match is None
-        return "did not reach FedAvg's best accuracy" if never else "had FedAvg's best accuracy before the first round"
+        best = f"FedAvg's best {self.baseline.metric}"
+        return f"did not reach {best}" if never else f"had {best} before the first round"
+
+    @property
+    def goal(self) -> str:
+        """FedAvg's best accuracy."""
+        return written(self.baseline.accuracy, self.baseline.metric)
 
 
 def confidence(values: Floats) -> Floats:
@@ -206,6 +214,7 @@ def summarise(groups: Sequence[Group]) -> list[Summary]:
             versus=None if rival is None else versus(group, rival),
             algorithm=str(group.runs[0].config.algorithm["name"]),
             fewer=None if rival is None else fewer_rounds(group, rival),
+            metric=group.metric,
         )
         summaries.append(row)
     return summaries

@@ -1,35 +1,54 @@
 """A cost table like the paper's Table 4: best accuracy, its cost, and the cost to match FedAvg."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fedgbo.reports.comparison import FEWEST_SEEDS, ROUNDING, Effort, Paired, Summary, baseline_row
 from fedgbo.reports.table import Cell, quantity
+from fedgbo.runs.record import ACCURACY
 
-COLUMNS = ("Algorithm", "Best accuracy (%)", "Rounds", "Upload", "FLOPs")
-BRIEF = ("Algorithm", "Best accuracy (%)", "Rounds", "Rounds to match FedAvg", "Speed-up", "Difference from FedAvg")
+COSTS = ("Rounds", "Upload", "FLOPs")
+BRIEF = ("Rounds", "Rounds to match FedAvg", "Speed-up", "Difference from FedAvg")  # after the name and the score
 AGAINST = ("Rounds to match FedAvg", "Upload to match", "FLOPs to match", "Speed-up", "Difference from FedAvg", "p")
-BEST = "Best accuracy: the highest {}; rounds, upload and FLOPs (of all clients) are the totals up to that evaluation."
+BEST = "Best {}: the highest {}. Rounds are those up to that evaluation."
+UPLOAD = "Upload: the total of all clients up to that evaluation, as are FLOPs."
 FEW = ("", "of one run", "mean over two seeds")
-PAIRED = (
-    "Difference: best accuracy minus FedAvg's in points, seed by seed, ± half of its 95% interval; p is the p value "
-    "of the paired t test."
-)
+PAIRED = "Difference: best {} minus FedAvg's{}, seed by seed, ± half of its 95% interval."
+P = "p: the p value of the paired t test."
 SCALE = 1.0  # of accuracies; an interval that is wider says nothing
-SPEED_UP = "Speed-up: FedAvg's rounds to its best accuracy, divided by the rounds to match it; below 1x is slower."
+SPEED_UP = "Speed-up: FedAvg's rounds to its best {}, divided by the rounds to match it; below 1x is slower."
 
 
-def cost_columns(against: bool) -> tuple[str, ...]:
+def metric_of(rows: Iterable[Summary]) -> str:
+    """Return the name of the rows' metric, or "score" if they have different ones."""
+    metrics = {row.metric for row in rows} or {ACCURACY}
+    return metrics.pop() if len(metrics) == 1 else "score"
+
+
+def cost_columns(against: bool, metric: str = ACCURACY) -> tuple[str, ...]:
     """Return the column heads; `against` adds those that compare with FedAvg."""
-    return COLUMNS + (AGAINST if against else ())
+    return ("Algorithm", _best(metric), *COSTS, *(AGAINST if against else ()))
 
 
-def cost_remarks(against: bool, seeds: int) -> tuple[str, ...]:
+def brief_columns(metric: str = ACCURACY) -> tuple[str, ...]:
+    """Return the heads of the columns that a terminal shows without --wide."""
+    return ("Algorithm", _best(metric), *BRIEF)
+
+
+def _best(metric: str) -> str:
+    return f"Best {metric} (%)" if metric == ACCURACY else f"Best {metric}"
+
+
+def cost_remarks(against: bool, seeds: int, metric: str = ACCURACY) -> tuple[str, ...]:
     """Explain the columns; `seeds` is the largest number of seeds in a row."""
-    if seeds < FEWEST_SEEDS:  # for intervals
-        best, difference = BEST.format(FEW[seeds]), "Difference: best accuracy minus FedAvg's in points."
-    else:
-        best, difference = BEST.format("mean over seeds, ± half of its 95% Student's t interval"), PAIRED
-    return (best, SPEED_UP, difference) if against else (best,)
+    points = " in points" if metric == ACCURACY else ""
+    few = seeds < FEWEST_SEEDS  # for intervals
+    best = BEST.format(metric, FEW[seeds] if few else "mean over seeds, ± half of its 95% Student's t interval")
+    if not against:
+        return best, UPLOAD
+    speed_up = SPEED_UP.format(metric)
+    if few:
+        return best, UPLOAD, speed_up, f"Difference: best {metric} minus FedAvg's{points}."
+    return best, UPLOAD, speed_up, PAIRED.format(metric, points), P
 
 
 def cost_lines(rows: Sequence[Summary], against: bool) -> list[tuple[Cell, ...]]:
@@ -40,7 +59,7 @@ def cost_lines(rows: Sequence[Summary], against: bool) -> list[tuple[Cell, ...]]
         cells = [Cell(row.label), accuracy_cell(row, strong=row.accuracy == highest), *_effort_cells(row.best)]
         if against and baseline is not None and row is not baseline:
             ratio = f"{baseline.best.round / row.match.round:.1f}x" if row.match and row.match.round else "-"
-            cells += [*_effort_cells(row.match), Cell(ratio), *paired_cells(row.versus)]
+            cells += [*_effort_cells(row.match), Cell(ratio), *paired_cells(row.versus, row.metric)]
         elif against:
             cells += [Cell("-")] * len(AGAINST)
         lines.append(tuple(cells))
@@ -48,8 +67,8 @@ def cost_lines(rows: Sequence[Summary], against: bool) -> list[tuple[Cell, ...]]
 
 
 def accuracy_cell(row: Summary, published: str | None = None, *, strong: bool = False) -> Cell:
-    """Write an accuracy in per cent with its interval."""
-    return Cell(percent(row.accuracy, row.interval), published, exact=row.accuracy, strong=strong)
+    """Write an accuracy in per cent, or a value of another metric, with its interval."""
+    return Cell(scored(row.accuracy, row.interval, row.metric), published, exact=row.accuracy, strong=strong)
 
 
 def percent(accuracy: float, interval: float | None) -> str:
@@ -67,14 +86,25 @@ def percent(accuracy: float, interval: float | None) -> str:
     return f"{number} ± " + (f"{100 * interval:.1f}" if 100 * interval >= 0.05 else "<0.1")
 
 
-def paired_cells(versus: Paired | None) -> list[Cell]:
-    """Write a difference in points and its p value."""
+def scored(value: float, interval: float | None, metric: str) -> str:
+    """Write a value of a metric with half of its interval.
+
+    >>> scored(0.4023, 0.009, "accuracy"), scored(-7.25, 0.31, "neg_mae"), scored(-7.25, None, "neg_mae")
+    ('40.2 ± 0.9', '-7.25 ± 0.31', '-7.25')
+    """
+    if metric == ACCURACY:
+        return percent(value, interval)
+    return f"{value:.4g}" if interval is None or interval < ROUNDING else f"{value:.4g} ± {interval:.2g}"
+
+
+def paired_cells(versus: Paired | None, metric: str = ACCURACY) -> list[Cell]:
+    """Write a difference, of accuracies in points, and its p value."""
     if versus is None:
         return [Cell("-"), Cell("-")]
     meaningless = versus.p is None or (versus.interval is not None and versus.interval < ROUNDING)  # no variance
     p = "-" if meaningless or versus.p is None else "< 0.001" if versus.p < 0.001 else f"{versus.p:.3f}"
-    text = percent(versus.difference, versus.interval)
-    text = f"+{text}" if versus.difference > 0 and not text.startswith("0.0") else text
+    text = scored(versus.difference, versus.interval, metric)
+    text = f"+{text}" if versus.difference > 0 and float(text.partition(" ")[0]) else text
     return [Cell(text, exact=versus.difference), Cell(p, exact=versus.p)]
 
 

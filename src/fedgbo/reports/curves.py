@@ -12,7 +12,7 @@ from fedgbo.reports.load import Floats, RunData, over_seeds
 from fedgbo.reports.palette import Point
 from fedgbo.reports.sections import Line
 from fedgbo.reports.table import numbers_csv
-from fedgbo.runs.record import Record
+from fedgbo.runs.record import ACCURACY, Record
 
 DIGITS = 7  # significant digits of points
 
@@ -24,6 +24,11 @@ class Axis:
     key: str
     title: str
     scale: float = 1.0  # values are divided by it
+
+    @property
+    def percent(self) -> bool:
+        """Whether values are shares, shown in per cent."""
+        return self.scale == 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +68,7 @@ COSTS = (  # a line here adds an axis to the page, the figures and TensorBoard
     CostAxis("simulated_seconds", "simulated time", SECONDS, "less simulated time"),
     CostAxis("seconds", "wall-clock time", SECONDS, "less time"),
 )
-SCORES = (Axis("accuracy", "test accuracy (%)", 0.01), Axis("loss", "test loss"), Axis("train_loss", "training loss"))
+SCORES = (Axis(ACCURACY, "test accuracy (%)", 0.01), Axis("loss", "test loss"), Axis("train_loss", "training loss"))
 DRIFT = (
     Axis("cosine", "mean pairwise cosine distance of client models"),
     Axis("update_cosine", "mean pairwise cosine distance of client updates"),
@@ -143,6 +148,13 @@ def saving(x: Axis, ratio: float) -> str:
     return f"{ratio:.1f}x {less}" if ratio >= 1 else f"{1 / ratio:.1f}x as {AS_MUCH[fewer]} {what}"
 
 
+def scores_of(lines: Sequence[Line]) -> tuple[Axis, ...]:
+    """Return SCORES; if all runs have the same metric of their own, it takes the place of the accuracy."""
+    metrics = {run.metric for line in lines for run in line.runs}
+    metric = metrics.pop() if len(metrics) == 1 else ACCURACY
+    return SCORES if metric == ACCURACY else (Axis(ACCURACY, f"test {metric}"), *SCORES[1:])
+
+
 def measured(axes: Sequence[Axis], lines: Sequence[Line]) -> list[Axis]:
     """Return the axes, of SCORES or DRIFT, that all seeds of at least one line measured."""
     return [axis for axis in axes if any(_values(line, axis)[0].size for line in lines)]
@@ -162,7 +174,7 @@ def points(lines: Iterable[Line], costs: Sequence[Axis], scores: Sequence[Axis])
             rounds, values = _values(line, axis)
             for t, mean, half in zip(rounds, values.mean(axis=0), confidence(values), strict=True):
                 point = found.setdefault((i, int(t)), {"algorithm": line.label, "seeds": len(line.runs)})
-                fields = interval_fields(axis.key, mean, half, 100.0 if axis == SCORES[0] else np.inf)
+                fields = interval_fields(axis.key, mean, half, 100.0 if axis.percent else np.inf)
                 point |= {key: _rounded(value) for key, value in fields.items()}
         for axis in costs:
             rounds, values = _values(line, axis)

@@ -27,12 +27,12 @@ from fedgbo.reports.charts import (
     titled,
 )
 from fedgbo.reports.comparison import Finding, Summary, finding, summarise
-from fedgbo.reports.curves import ROUNDS, SCORES, Axis, points, saving
+from fedgbo.reports.curves import ROUNDS, Axis, points, saving, scores_of
 from fedgbo.reports.load import Floats, Group
 from fedgbo.reports.palette import INK, PAPER, QUIET, Palette, Point, shown_names
 from fedgbo.reports.sections import Line
+from fedgbo.runs.record import ACCURACY
 
-ACCURACY = SCORES[0]
 GAP = 19.0  # pixels between two names
 LETTER = 9.0  # pixels of a letter, at most
 EARLY, LATE = 0.1, 0.5  # of the rounds: the y axis has all that compared lines have from then on, and other lines
@@ -94,7 +94,8 @@ class Frame:
 
 def accuracy_chart(groups: Sequence[Group], title: str, *, wide: bool = False) -> Any:
     """Return an altair chart of mean accuracy over seeds against rounds; `wide` leaves out the panel of bars."""
-    return finding_chart([Line(group.label, group.runs) for group in groups], ROUNDS, ACCURACY, title, wide=wide)
+    lines = [Line(group.label, group.runs) for group in groups]
+    return finding_chart(lines, ROUNDS, scores_of(lines)[0], title, wide=wide)
 
 
 def finding_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, wide: bool = False) -> Any:
@@ -106,7 +107,7 @@ def finding_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, wide: 
     names = shown_names([line.label for line in lines], [line.algorithm for line in lines])
     lines = [Line(name, line.runs) for name, line in zip(names, lines, strict=True)]
     rows = [row for row in points(lines, [ROUNDS, *([x] if x != ROUNDS else [])], [y]) if x.key in row and y.key in row]
-    groups = [line.group() for line in lines] if y == ACCURACY else []
+    groups = [line.group() for line in lines] if y.key == ACCURACY else []
     summaries = summarise(groups) if groups else []
     found = finding(summaries) if groups else None
     two = (found.baseline.label, found.ours.label) if found else ()
@@ -138,7 +139,7 @@ def _ends(rows: Rows, two: Sequence[str], y: Axis) -> tuple[float, float]:
     """Return the ends of the y axis. Where accuracies begin above 0, lines may begin below the panel."""
     low, high = extent([row for row in rows if row["algorithm"] in two] or rows, y)
     high = max(high, *(row[y.key] for row in rows))
-    if y != ACCURACY:
+    if not y.percent:
         return min(low, *(row[y.key] for row in rows)), high
     last = max(row["round"] for row in rows)
     compared = [row for row in rows if row["algorithm"] in two and row["round"] >= EARLY * last]
@@ -195,8 +196,7 @@ def _heights(values: Floats, taken: Sequence[Span], frame: Frame) -> Floats:
 def _target(found: Finding, rows: Rows, names: Rows, palette: Palette, frame: Frame) -> list[Any]:
     """The dashed line at FedAvg's best accuracy, both crossings, and the ratio between them."""
     alt = altair()
-    goal = 100 * found.baseline.accuracy
-    text = f"FedAvg's best: {goal:.1f}%"
+    goal, text = found.baseline.accuracy / frame.y.scale, f"FedAvg's best: {found.goal}"
     start = _clear(goal, LETTER * len(text), rows, names, frame)
     dashed = alt.Chart(alt.Data(values=[{"goal": goal, frame.x.key: start, "text": text}])).encode(y=frame.up("goal"))
     rule = dashed.mark_rule(strokeDash=[5, 4], color=INK, strokeWidth=1)
@@ -315,7 +315,7 @@ def bar_layers(rows: Sequence[Point], colour: Any, quiet: str, ink: str, room: f
 def _bars(summaries: Sequence[Summary], found: Finding, palette: Palette) -> Any:
     alt = altair()
     rows = rounds_to_target(summaries, found)
-    title = alt.Title(f"Rounds to {100 * found.baseline.accuracy:.1f}%", fontSize=TEXT + 1, anchor="start", offset=8)
+    title = alt.Title(f"Rounds to {found.goal}", fontSize=TEXT + 1, anchor="start", offset=8)
     room = LETTER * max(len(row["algorithm"]) for row in rows)
     chart = bar_layers(rows, colours(palette), QUIET, INK, room)
     return chart.properties(width=BARS[0], height=BARS[1] * len(rows), title=title, view=alt.ViewConfig(stroke=None))

@@ -20,7 +20,7 @@ from fedgbo.core import ConfigError, FedGBOError, RunFolderError
 from fedgbo.reports.table import numbers_csv
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
-from fedgbo.runs.record import OPTIONAL, Record
+from fedgbo.runs.record import ACCURACY, OPTIONAL, Record
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 MARKS = {"run.json", "metrics.jsonl", "checkpoints"}  # a folder with any of them is a run; without the others, damaged
@@ -40,6 +40,11 @@ class RunData:
     rounds: int = 0  # planned
     reason: str = ""  # why it diverged
     named: str = ""  # the name that the task gave itself, if it is known
+
+    @property
+    def metric(self) -> str:
+        """The name of the task's primary metric."""
+        return self.records[0].metric if self.records else ACCURACY
 
     @property
     def task_name(self) -> str:
@@ -70,7 +75,12 @@ class Group:
     label: str
     runs: tuple[RunData, ...]
     rounds: Floats  # (R,)
-    accuracy: Floats  # (seeds, R)
+    accuracy: Floats  # (seeds, R), of the primary metric
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric."""
+        return self.runs[0].metric
 
 
 def find_runs(places: Iterable[Path]) -> list[Path]:

@@ -22,8 +22,8 @@ from fedgbo.core import RunFolderError
 from fedgbo.core.files import write_atomic
 from fedgbo.reports.charts import altair, colours, embedded, extra, live_chart, save_chart
 from fedgbo.reports.comparison import baseline_row, conclusion, finding
-from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
-from fedgbo.reports.curves import DRIFT, SCORES, Axis, cost_axes, measured, points
+from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks, metric_of
+from fedgbo.reports.curves import DRIFT, Axis, cost_axes, measured, points, scores_of
 from fedgbo.reports.finding import bar_layers, finding_chart, rounds_to_target
 from fedgbo.reports.label_skew import Labels, Skew, live_skew_chart, skew_chart
 from fedgbo.reports.load import RunProblem, flatten
@@ -31,6 +31,7 @@ from fedgbo.reports.palette import Palette, Point
 from fedgbo.reports.sections import Section, differing, shared_settings
 from fedgbo.reports.table import Cell, Table, latex, markdown, numbers_csv
 from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.record import written
 
 MACHINE = ("platform", "cpu", "kernel")  # of the versions in run.json, those that tell about the machine
 CLIENT_METRIC = re.compile(r"clients\.(?!loss\.).*\.mean")  # of a record's scores
@@ -83,14 +84,16 @@ def _content(section: Section, labels: Labels) -> dict[str, Any]:
     found = finding(summaries)
     two = () if found is None else (found.baseline.label, found.ours.label)
     palette = Palette({line.label: line.algorithm for line in section.lines}, "var(--fedavg)", two)
-    charts = {"Curves": measured(SCORES, section.lines), "Client drift": measured(DRIFT, section.lines)}
+    lines = section.lines
+    charts = {"Curves": measured(scores_of(lines), lines), "Client drift": measured(DRIFT, lines)}
     return {
         "about": section,
         "palette": palette,
         "results": conclusion(summaries),
         "members": [run for line in section.lines for run in line.runs],
         "curves": [_chart(section, palette, heading, axes) for heading, axes in charts.items() if axes],
-        "goal": found and f"{found.baseline.accuracy:.1%}",
+        "goal": found and found.goal,
+        "metric": _metric(section),
         "bars": found and {"spec": _bars(rounds_to_target(summaries, found), palette)},
         "costs": cost_table(section),
         "clients": clients_table(section),
@@ -134,9 +137,9 @@ def cost_table(section: Section) -> Table | None:
     if not (summaries := section.summaries):
         return None
     against = baseline_row(summaries) is not None
-    title = f"{section.title}: best accuracy and its cost over all clients"
-    columns, rows = cost_columns(against), tuple(cost_lines(summaries, against))
-    remarks = cost_remarks(against, max(row.seeds for row in summaries))
+    title = f"{section.title}: best {_metric(section)} and its cost over all clients"
+    columns, rows = cost_columns(against, _metric(section)), tuple(cost_lines(summaries, against))
+    remarks = cost_remarks(against, max(row.seeds for row in summaries), _metric(section))
     times = [row.best.simulated_seconds for row in summaries]
     if any(time is not None for time in times):
         cells = [Cell("-") if time is None else Cell(f"{time:,.1f} s", exact=time) for time in times]
@@ -154,11 +157,12 @@ def clients_table(section: Section) -> Table | None:
         if name is None or any(f"{name}.mean" not in end for end in ends):
             continue
         numbers = [np.mean([end[f"{name}.{what}"] for end in ends]) for what in ("mean", "worst_decile", "spread")]
-        cells = [Cell(f"{100 * number:.1f}", exact=float(number)) for number in numbers]
-        rows.append((Cell(line.label), Cell(name.partition(".")[2]), *cells))
+        metric = name.partition(".")[2]
+        cells = [Cell(written(float(number), metric), exact=float(number)) for number in numbers]
+        rows.append((Cell(line.label), Cell(metric), *cells))
     if not rows:
         return None
-    title = f"{section.title}: clients on their own test sets (%), at the end"
+    title = f"{section.title}: clients on their own test sets, at the end"
     columns = ("Algorithm", "Metric", "Mean over clients", "Worst tenth", "Spread")
     return Table(f"{section.slug}-clients", title, columns, tuple(rows), measured=True)
 
@@ -182,9 +186,14 @@ def runs_table(section: Section) -> Table:
         last = run.records[-1]
         best = max((record.accuracy for record in run.records if record.accuracy is not None), default=None)
         texts = [str(run.path), label, str(run.config.seed), run.status, f"{last.round} of {run.rounds}"]
-        rows.append(tuple(map(Cell, [*texts, "-" if best is None else f"{best:.1%}", f"{last.seconds:.1f} s"])))
-    columns = ("Run", "Algorithm", "Seed", "Status", "Rounds", "Best accuracy", "Time")
+        texts += ["-" if best is None else written(best, run.metric), f"{last.seconds:.1f} s"]
+        rows.append(tuple(map(Cell, texts)))
+    columns = ("Run", "Algorithm", "Seed", "Status", "Rounds", f"Best {_metric(section)}", "Time")
     return Table(f"{section.slug}-runs", f"{section.title}: runs", columns, tuple(rows), measured=True)
+
+
+def _metric(section: Section) -> str:
+    return metric_of(section.summaries)
 
 
 @cache
@@ -210,7 +219,7 @@ def write_figures(sections: Sequence[Section], labels: Sequence[Labels], folder:
 
 def _figures(section: Section, labels: Labels) -> dict[str, Any]:
     """Return the first score against every cost, other scores and the drift against rounds, and the label skew."""
-    costs, scores = cost_axes(section.lines), measured([*SCORES, *DRIFT], section.lines)
+    costs, scores = cost_axes(section.lines), measured([*scores_of(section.lines), *DRIFT], section.lines)
     figures = {}
     for x, y in [(cost, scores[0]) for cost in costs] + [(costs[0], score) for score in scores[1:]]:
         figures[f"{y.key}-{x.key.partition('_')[0]}"] = finding_chart(section.lines, x, y, section.title)
@@ -234,7 +243,8 @@ def _texts(section: Section) -> dict[str, str]:
         numbers = [{name.replace(".", "_"): value for name, value in row if value is not None} for row in rows]
         tables["costs"] = (costs, numbers)
     raw = [replace(axis, scale=1.0) for axis in cost_axes(section.lines)]
-    texts = {"curves.csv": numbers_csv(points(section.lines, raw, measured([*SCORES, *DRIFT], section.lines)))}
+    scores = measured([*scores_of(section.lines), *DRIFT], section.lines)
+    texts = {"curves.csv": numbers_csv(points(section.lines, raw, scores))}
     for name, (table, numbers) in tables.items():
         texts |= {f"{name}.md": markdown(table), f"{name}.tex": latex(table), f"{name}.csv": numbers_csv(numbers)}
     return texts

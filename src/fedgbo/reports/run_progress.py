@@ -9,6 +9,7 @@ from fedgbo.core import RunFolderError
 from fedgbo.reports.load import find_runs, load_run
 from fedgbo.runs.config import RunConfig
 from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.record import ACCURACY
 
 RECENT = 5  # evaluations that the speed is measured over
 FILES = ("run.json", "metrics.jsonl", "status.json", "checkpoints")  # at least one changes when a run progresses
@@ -25,7 +26,8 @@ class View:
     status: str = "damaged"
     round: int = 0
     rounds: int = 0
-    latest: float | None = None  # accuracy
+    metric: str = ACCURACY
+    latest: float | None = None  # of the metric
     best: float | None = None
     seconds_per_round: float | None = None
     ends_at: float | None = None  # seconds since the epoch; None unless the run is running
@@ -72,6 +74,7 @@ def _view(path: Path, now: float) -> View:
         status=run.status,
         round=reached,
         rounds=run.rounds,
+        metric=run.metric,
         latest=scores[-1] if scores else None,
         best=max(scores, default=None),
         seconds_per_round=speed,

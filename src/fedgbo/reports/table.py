@@ -67,13 +67,14 @@ class Table:
         if not self.brief or self.brief == self.columns:
             return self
         kept = [i for i, column in enumerate(self.columns) if column in self.brief]
-        left = ", ".join(column for column in self.columns if column not in self.brief)
+        left = [column for column in self.columns if column not in self.brief]
+        remarks = [remark for remark in self.remarks if remark.partition(":")[0] not in left]  # not about these
         return replace(
             self,
             columns=tuple(self.columns[i] for i in kept),
             rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
             labels=sum(i < self.labels for i in kept),
-            remarks=(*self.remarks, f"{others}: {left}."),
+            remarks=(*remarks, f"{others}: {', '.join(left)}."),
         )
 
     def placed(self) -> Iterator[tuple[str, Cell]]:

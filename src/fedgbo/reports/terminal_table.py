@@ -59,7 +59,8 @@ def rich_table(table: Table, below: bool = False, head_width: int = HEAD_WIDTH) 
     grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for i, column in enumerate(table.columns):
         texts = [_cell(table, row[i], below).plain for row in table.rows]
-        numbers = i >= table.labels and any(text.lstrip("+-")[:1].isdigit() for text in texts)
+        numbers = any(text.lstrip("+-")[:1].isdigit() for text in texts) or {*texts} == {"-"}
+        numbers = numbers and i >= table.labels
         add_column(grid, column, texts, right=numbers, whole=numbers and not table.stacked, head_width=head_width)
     previous = ""
     for row in table.rows:

@@ -14,6 +14,7 @@ from rich.table import Column
 from rich.text import Text
 
 from fedgbo.runs.callbacks import Callback
+from fedgbo.runs.record import ACCURACY, Record, written
 from fedgbo.runs.round import Progress
 
 WIDE = 100  # columns of a terminal, from which a bar shows everything
@@ -22,11 +23,16 @@ NOTEBOOK_SECONDS = 0.1  # between two updates of a notebook's bar
 NOTEBOOK_WIDTH = 24  # of the bar, in characters
 
 
-def score(accuracy: float | None, loss: float | None) -> str:
-    """Return the accuracy or, without one, the test loss in words; empty if there is neither."""
+def score(accuracy: float | None, loss: float | None, metric: str = ACCURACY) -> str:
+    """Return the primary metric or, without one, the test loss in words; empty if there is neither."""
     if accuracy is not None:
-        return f"accuracy {accuracy:.1%}"
+        return f"{metric} {written(accuracy, metric)}"
     return "" if loss is None else f"test loss {loss:.4g}"
+
+
+def score_of(record: Record) -> str:
+    """Return the score of a record in words."""
+    return score(record.accuracy, record.loss, record.metric)
 
 
 class _Rate(ProgressColumn):
@@ -85,7 +91,7 @@ class _TerminalBar:
         self._bars.start()
         self._bars.update(self._bar, completed=progress.ledger.round, total=progress.rounds)
         if progress.record is not None:
-            self._bars.update(self._bar, score=score(progress.record.accuracy, progress.record.loss))
+            self._bars.update(self._bar, score=score_of(progress.record))
 
     def close(self) -> None:
         self._bars.stop()
@@ -103,7 +109,7 @@ class _PlainLines:
     def __call__(self, progress: Progress) -> None:
         if progress.record is not None and time.monotonic() - self._last > PLAIN_SECONDS:
             self._last = time.monotonic()
-            reached = score(progress.record.accuracy, progress.record.loss)
+            reached = score_of(progress.record)
             self._console.print(f"{self._label}: round {progress.ledger.round} of {progress.rounds}, {reached}")
 
 
@@ -119,7 +125,7 @@ class _NotebookBar:
     def __call__(self, progress: Progress) -> None:
         done, rounds, seconds = progress.ledger.round, progress.rounds, time.monotonic() - self._began
         if progress.record is not None:
-            self._score = score(progress.record.accuracy, progress.record.loss)
+            self._score = score_of(progress.record)
         full = NOTEBOOK_WIDTH * done // rounds
         drawn = "█" * full + "░" * (NOTEBOOK_WIDTH - full)
         self._text = {"text/plain": f"{self._label} {drawn} {done}/{rounds} {seconds:.0f} s {self._score}"}

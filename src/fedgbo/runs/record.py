@@ -18,6 +18,16 @@ OPTIONAL = (
 WHOLE = ("round", "download_bytes", "upload_bytes")
 LARGEST = 1e150  # of what a run can measure: sums and squares of such numbers are still finite
 FLOPS = ("flops", "counted_flops")
+ACCURACY = "accuracy"  # the metric whose values are written in per cent
+
+
+def written(value: float, metric: str, decimals: int = 1) -> str:
+    """Write a value of a metric.
+
+    >>> written(0.4023, "accuracy"), written(-7.25, "neg_mae")
+    ('40.2%', '-7.25')
+    """
+    return f"{value:.{decimals}%}" if metric == ACCURACY else f"{value:.4g}"
 
 
 class Ledger(NamedTuple):
@@ -87,6 +97,12 @@ class Record:
         if metric is not None:
             return 2, metric
         return (0, self.round) if loss is None else (1, -loss)
+
+    @property
+    def metric(self) -> str:
+        """The name of the primary metric, whose values are `accuracy` and `validation_accuracy`."""
+        named = (name.removeprefix("validation.") for name in self.scores if not name.startswith("clients."))
+        return next(named, ACCURACY)
 
     def line(self) -> str:
         """Return this as a line of JSON."""

@@ -22,7 +22,7 @@ from fedgbo.engines.evaluate import OwnModels
 from fedgbo.engines.plain import PlainEngine
 from fedgbo.optimisers import SGD
 from fedgbo.runs.describe import label_of
-from fedgbo.runs.record import Record
+from fedgbo.runs.record import ACCURACY, Record, written
 from fedgbo.tasks.task import Task
 
 
@@ -174,7 +174,8 @@ class Result:
         elif last.accuracy is None or best.accuracy is None:
             score = f"test loss {last.loss:.4g}, lowest {best.loss:.4g}"
         else:
-            score = f"test accuracy {last.accuracy:.2%}, best {best.accuracy:.2%}"
+            now, highest = (written(value, last.metric, 2) for value in (last.accuracy, best.accuracy))
+            score = f"test {last.metric} {now}, best {highest}"
         return f"{score} at round {best.round}, after {last.round} round{'' if last.round == 1 else 's'}"
 
     def __copy__(self) -> "Result":
@@ -266,8 +267,10 @@ def chart_of(history: Sequence[Record], x: str, y: str | None, title: str) -> An
         if name not in numbers:
             raise ConfigError(unknown("number of a record", name, numbers))
     points = [{"x": row[x], "y": row[y]} for row in rows if row.get(x) is not None and row.get(y) is not None]
-    shown = {"format": "%"} if y.endswith("accuracy") else {}
+    own = y.endswith("accuracy") and history[0].metric != ACCURACY
+    shown = {"format": "%"} if y.endswith("accuracy") and not own else {}
     across = alt.X("x:Q", title=x, axis=alt.Axis(tickMinStep=1) if x == "round" else alt.Axis())
-    up = alt.Y("y:Q", title=y, axis=alt.Axis(**shown), scale=alt.Scale(zero=False))
+    name = y.replace(ACCURACY, history[0].metric) if own else y
+    up = alt.Y("y:Q", title=name, axis=alt.Axis(**shown), scale=alt.Scale(zero=False))
     line = alt.Chart(alt.Data(values=points)).mark_line(point=True).encode(x=across, y=up)
     return line.properties(title=title, width=SIZE[0], height=SIZE[1])

@@ -116,10 +116,12 @@ class Task:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics by name, the primary one first; a metric without a name is called accuracy."""
+        """The metrics by name, the primary one first; one that is not in a dict has its function's name."""
         if isinstance(self.metric, Mapping):
             return dict(self.metric)
-        return {} if self.metric is None else {"accuracy": self.metric}
+        name = getattr(self.metric, "__name__", "")
+        named = name.isidentifier() and name != "loss"  # a lambda has no name
+        return {} if self.metric is None else {name if named else "metric": self.metric}
 
     @property
     def cohort_size(self) -> int:

@@ -97,7 +97,7 @@ def test_the_papers_own_cells():
         "CIFAR100 FedGBO Max acc (%)"
     ]
     assert table.summary() == "Our runs; the paper's values are in brackets."
-    assert len(table.remarks) == 5
+    assert len(table.remarks) == 6
 
 
 def test_what_diverged_is_said():

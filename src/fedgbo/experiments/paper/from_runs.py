@@ -19,7 +19,7 @@ from fedgbo.experiments.presets import takes_optimiser
 from fedgbo.experiments.results import Results, heading
 from fedgbo.optimisers import OPTIMISERS
 from fedgbo.reports.comparison import Effort, summarise
-from fedgbo.reports.cost_table import PAIRED, accuracy_cell, paired_cells
+from fedgbo.reports.cost_table import PAIRED, P, accuracy_cell, paired_cells
 from fedgbo.reports.curves import Curve, curve
 from fedgbo.reports.load import Group, group_runs
 from fedgbo.reports.table import Cell, Table
@@ -62,7 +62,7 @@ def table4(results: Results, experiment: Experiment) -> Table:
     groups, diverged = _by_key(results)
     present = {key[0] for key in (*groups, *diverged)}
     texts = caption("table4")
-    remarks = [*texts["remarks"], PAIRED]
+    remarks = [*texts["remarks"], PAIRED.format("accuracy", " in points"), P]
     lines: list[tuple[Cell, ...]] = []
     for name, task in tasks().items():
         remarks += [texts[name]] if name in present and name in texts else []
