@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "reports": {"core", "data", "tasks", "runs", "costs"},
     "trackers": {"core", "runs", "reports"},
     "experiments": {"core", "engines", "runs", "costs", "tasks", "models", "algorithms", "optimisers", "reports"},
-    "bench": {*PARTS, "engines", "runs", "reports"},
+    "bench": {*PARTS, "engines", "runs", "experiments", "reports"},
     "flower": {"core", "pipeline", "costs", "data", "tasks", "engines", "runs", "experiments"},
     "federation": {"core", "runs", "flower"},
     "cli": {

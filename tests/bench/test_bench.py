@@ -1,4 +1,9 @@
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +26,7 @@ from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
 from fedgbo.tasks.digits import digits
 from tests.cli.conftest import command  # noqa: F401 - a fixture
+from tests.cli.test_processes import children, wait_for
 
 
 def row(**changes):
@@ -156,3 +162,17 @@ def test_an_unknown_task_is_named(command):  # noqa: F811
     result = command("bench", "--tasks", "cifar10", check=False)
     assert result.returncode == 2
     assert "unknown task 'cifar10'" in result.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_processes_import_prints_no_traceback(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedgbo", "bench"], cwd=tmp_path, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    wait_for(lambda: len(children(process.pid)) > 3)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of its processes
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 130, said
+    assert "Traceback" not in said

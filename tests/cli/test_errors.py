@@ -292,3 +292,13 @@ def test_a_home_that_cannot_be_written_leaves_nothing_in_the_temporary_folder(my
     done = subprocess.run([*COMMAND, *args, str(tmp_path / "run")], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert list(room.iterdir()) == []
+
+
+def test_a_run_whose_folder_cannot_be_written_is_not_resumed(my_file, tmp_path):
+    words = ("--task", f"{my_file}:small", "--algorithm", "scaffold", "--lr", 0.1)
+    assert call("run", *words, "--rounds", 1, "--out", tmp_path / "run").exit_code == 0
+    (tmp_path / "run" / "lock").unlink()
+    (tmp_path / "run" / "lock").mkdir()  # even root cannot write into it
+    refused = call("resume", tmp_path / "run", "--rounds", 2)
+    assert refused.exit_code == 4
+    assert f"error: cannot write into {tmp_path / 'run'}: Is a directory; check the permissions\n" in refused.stderr

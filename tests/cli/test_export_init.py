@@ -66,6 +66,27 @@ def test_what_cannot_be_exported(run, tmp_path, monkeypatch):
     assert "an ONNX file needs onnx and onnxscript: pip install 'fedgbo[onnx]'" in missing.stderr
 
 
+class Branching(torch.nn.Module):
+    """A model whose graph depends on its data."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else self.layer(-x)
+
+
+def test_a_model_that_onnx_cannot_express(tmp_path, capfd):
+    """The message has the reason, not torch's advice, and nothing else is printed."""
+    x = np.ones((4, 3), dtype="float32")
+    data = fedgbo.FederatedData.from_clients(train=[(x, [0, 1, 0, 1])], test=(x, [0, 1, 0, 1]))
+    result = fedgbo.run(fedgbo.Task("t", data, Branching), fedgbo.FedAvg(fedgbo.SGD(lr=0.1)), rounds=1)
+    with pytest.raises(fedgbo.ConfigError, match=r"cannot write this model as ONNX: Could not guard on data-dependent"):
+        result.save(tmp_path / "model.onnx")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_new_project_runs_as_it_stands(tmp_path, monkeypatch):
     project = tmp_path / "mine"
     made = call("init", project)

@@ -129,9 +129,11 @@ def test_plans_are_printed_and_nothing_is_run(terminal, my_file, tmp_path, monke
     assert not list(tmp_path.glob("runs*"))
 
 
-def test_this_machine(terminal):
+def test_this_machine(terminal, monkeypatch):
+    monkeypatch.setenv("FEDGBO_DATA", "/dev/null/data")
     shown = " ".join(fits(terminal("doctor")).split())
     assert "C code" in shown
+    assert "/dev/null/data: does not exist and cannot be created" in shown
     assert "fedgbo run --explain prints the choice for your model." in shown
 
 

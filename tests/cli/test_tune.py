@@ -117,3 +117,11 @@ def test_tuning_on_the_test_set_warns(my_file, tmp_path, capsys):
     assert config["held_out"] is None
     with pytest.raises(ConfigError, match="unknown data to tune on 'train'"):
         tune(["lr=0.01:1"], **asked, on="train")
+
+
+def test_every_trial_is_shown_once(my_file, tmp_path, capsys):
+    """The command looks at the study only from time to time, and once more at the end."""
+    asked = {"task": f"{my_file}:small", "algorithm": "fedavg", "search": "grid", "prune": 0, "rounds": 2, "jobs": 1}
+    tune(["lr=0.01,0.02,0.05,0.1"], **asked, to=tmp_path / "t")
+    lines = [line.partition(":")[0] for line in capsys.readouterr().err.splitlines() if line.startswith("trial ")]
+    assert sorted(lines) == ["trial 0", "trial 1", "trial 2", "trial 3"]

@@ -196,3 +196,11 @@ def test_states_that_do_not_fit_the_declaration_are_refused():
         fedgbo.run(TASK, Undeclared(fedgbo.SGD(0.1)), rounds=1)
     with pytest.raises(fedgbo.ConfigError, match=r"removed c from client\.state"):
         fedgbo.run(TASK, Forgets(fedgbo.SGD(0.1)), rounds=1)
+
+
+def test_a_state_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "clients").write_text("")  # a file where the folder should be
+    memory = ClientMemory(tmp_path / "run" / "clients")
+    with pytest.raises(fedgbo.RunFolderError, match=r"cannot write .*/clients/3-0\.safetensors: (Not a|File exists)"):
+        memory.save(3, 0, {"c": torch.zeros(2)})

@@ -19,6 +19,7 @@ from fedgbo.core import FederatedAlgorithm, FedGBOError
 from fedgbo.costs.operations import Meter
 from fedgbo.engines.device import cores, device_of, keep_freed_memory
 from fedgbo.engines.select import engine_for
+from fedgbo.experiments.jobs import ctrl_c_ignored
 from fedgbo.optimisers import SGD, SGDm
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
@@ -84,7 +85,8 @@ def race(contenders: Sequence[Contender], seconds: float, repeats: int) -> list[
         for who in contenders:
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, who), daemon=True)
-            process.start()
+            with ctrl_c_ignored():
+                process.start()
             theirs.close()
             pipes.append(ours)
             processes.append(process)
@@ -100,7 +102,8 @@ def race(contenders: Sequence[Contender], seconds: float, repeats: int) -> list[
         for pipe in pipes:
             pipe.close()  # which ends the process
         for process in processes:
-            process.join(5)
+            if sys.exc_info()[0] is None:
+                process.join(5)
             process.kill()
 
 

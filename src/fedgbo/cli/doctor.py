@@ -86,8 +86,9 @@ def _folder(path: Path) -> str:
     """Return a folder with whether this process can write into it."""
     nearest = next((place for place in (path, *path.parents) if place.exists()), path)
     usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
-    there = "" if path.exists() else " (created when it is first needed)" if usable else ", not there"
-    return f"{path}{there}" if usable else f"{path}{there}: cannot be written"
+    if usable:
+        return f"{path}{'' if path.exists() else ' (created when it is first needed)'}"
+    return f"{path}: {'not writable' if path.exists() else 'does not exist and cannot be created'}"
 
 
 def _speed(here: Mapping[str, Any]) -> list[str]:

@@ -101,12 +101,14 @@ def _citation(text: str) -> str:
 
     >>> _citation("APFL (Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020), fixed")
     'Deng et al. 2020'
+    >>> _citation("Averages (Polyak and Juditsky, Acceleration of Stochastic Approximation, 1992).")
+    'Polyak and Juditsky 1992'
     """
     cited = CITED.search(text)
     if cited is None:
         return ""
     first = cited[1].strip()
-    return f"{first if 'et al' in first else f'{first} et al.'} {cited[2]}"
+    return f"{first if 'et al' in first or ' and ' in first else f'{first} et al.'} {cited[2]}"
 
 
 def _first_sentence(thing: Any) -> str:

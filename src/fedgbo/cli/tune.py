@@ -126,7 +126,10 @@ def _search(plan: Plan, folder: Path, storage: str | None, name: str, workers: i
     hint = f"repeat the command with --out {folder} to resume"
     status = Status("", console=err)
     with stopped_by_ctrl_c(hint), status if err.is_terminal and not quiet else nullcontext():
-        return search(plan, folder, storage or local_url(folder), name, workers, _progress(plan, status, quiet))
+        show = _progress(plan, status, quiet)
+        study = search(plan, folder, storage or local_url(folder), name, workers, show)
+        show(study, last=True)
+    return study
 
 
 def _title(plan: Plan) -> str:
@@ -153,18 +156,21 @@ def _show_plan(plan: Plan, workers: int, folder: Path) -> None:
     out.print(escape(f"{_work(plan, workers, folder)}; nothing was run"))
 
 
-def _progress(plan: Plan, status: Status, quiet: bool) -> "Callable[[optuna.Study], None]":
-    """Return a function that shows the trials that have ended since its last call, in any process."""
+def _progress(plan: Plan, status: Status, quiet: bool) -> "Callable[..., None]":
+    """Return a function that shows the trials that have ended since its last call, in any process.
+
+    It looks from time to time and, with `last`, in any case.
+    """
     from fedgbo.experiments.tune.study import outcome_of
 
     known: set[int] = set()
-    last = float("-inf")  # time of the last look
+    looked = float("-inf")  # time of the last look
 
-    def show(study: "optuna.Study") -> None:
-        nonlocal known, last
-        if quiet or time.monotonic() - last < LOOK_SECONDS:
+    def show(study: "optuna.Study", last: bool = False) -> None:
+        nonlocal known, looked
+        if quiet or (time.monotonic() - looked < LOOK_SECONDS and not last):
             return
-        last = time.monotonic()
+        looked = time.monotonic()
         now = outcome_of(study, plan)
         for tried in now.tried:
             if tried.index not in known:

@@ -56,7 +56,7 @@ class ClientMemory:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomic(path, to_bytes(tensors, metadata={KEY: json.dumps(header)}), durable=False)
         except OSError as error:
-            raise RunFolderError(f"cannot write the state of client {client}: {error}") from error
+            raise RunFolderError(f"cannot write {path}: {error.strerror or error}") from error
         self._versions.setdefault(client, set()).add(t)
         if not self._temporary:
             self._written.append(path)

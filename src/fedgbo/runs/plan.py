@@ -184,7 +184,10 @@ def open_folder(stack: ExitStack, plan: Plan, begin: Start, about: Mapping[str, 
         return None, begin
     if plan.resume:
         folder = RunFolder.open(plan.out)
-        folder.lock()
+        try:
+            folder.lock()
+        except OSError as error:
+            raise RunFolderError(f"cannot write into {plan.out}: {error.strerror}; check the permissions") from error
     else:
         folder = RunFolder.create(plan.out, plan.config or {}, plan.task.name)
     stack.callback(folder.close)

@@ -3,8 +3,10 @@
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -209,21 +211,19 @@ def to_onnx(model: nn.Module, inputs: Any) -> bytes:
     arguments = () if isinstance(inputs, Mapping) else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
     named = dict(inputs) if isinstance(inputs, Mapping) else {}
     any_size = map_tensors(_any_batch, named if named else arguments)
-    quiet = logging.getLogger("torch.onnx"), logging.getLogger("onnxscript")
-    levels = [log.level for log in quiet]
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        for log in quiet:
-            log.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):  # torch prints the graph of a model that fails
             warnings.simplefilter("ignore")
             program: Any = torch.onnx.export(
                 model, arguments, kwargs=named, dynamo=True, dynamic_shapes=any_size, verbose=False
             )
     except Exception as error:  # whatever torch raises for a model that ONNX cannot express
-        raise ConfigError(f"torch cannot write this model as ONNX: {str(error).splitlines()[0]}") from error
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]  # torch wraps it in advice
+        raise ConfigError(f"torch cannot write this model as ONNX: {reason}") from error
     finally:
-        for log, level in zip(quiet, levels, strict=True):
-            log.setLevel(level)
+        logging.disable(before)
     return bytes(program.model_proto.SerializeToString())
 
 
