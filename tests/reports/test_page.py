@@ -260,3 +260,23 @@ def test_what_is_not_installed_is_named(write, monkeypatch, module, what):
     _library.cache_clear()
     with pytest.raises(MissingExtraError, match=rf"needs? {what}: pip install 'fedgbo\[charts\]'"):
         build_page(sections_of([write(FEDAVG, 0, [0.1, 0.2])]), [""], [])
+
+
+def test_ticks_of_a_phone_do_not_touch(page, write, tmp_path):
+    runs = [write(FEDAVG, 0, [i / 20 for i in range(11)], rounds=100)]
+    sections = sections_of(runs)
+    file = tmp_path / "report.html"
+    file.write_text(build_page(sections, ["not shown"], []), encoding="utf-8")
+    page.size(400, 800, mobile=True)
+    try:
+        page.open(file)
+        places = page.evaluate("""[...document.querySelectorAll('.plot g.role-axis-label text')]
+            .filter((label) => label.getAttribute('text-anchor') !== 'end' || label.textContent === '100')
+            .filter((label) => getComputedStyle(label).opacity !== '0' && label.getAttribute('opacity') !== '0')
+            .map((label) => label.getBoundingClientRect()).map((box) => [box.left, box.right, box.top])""")
+    finally:
+        page.size(1400, 1000)
+    lowest = max(top for *_, top in places)
+    across = sorted((left, right) for left, right, top in places if top == lowest)
+    assert len(across) > 3
+    assert all(before[1] + 4 < after[0] for before, after in pairwise(across)), across

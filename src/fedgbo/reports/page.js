@@ -8,7 +8,7 @@ const TEXT = { labelColor: "var(--ink)", titleColor: "var(--ink)", labelFontSize
 const CONFIG = {
   background: null,
   font: "system-ui, sans-serif",
-  axis: { ...TEXT, gridColor: "var(--rule)", domainColor: "var(--quiet)", tickColor: "var(--quiet)" },
+  axis: { ...TEXT, labelSeparation: 6, gridColor: "var(--rule)", domainColor: "var(--quiet)", tickColor: "var(--quiet)" },
   legend: TEXT,
   view: { stroke: "var(--rule)" },
 };
