@@ -190,7 +190,7 @@ def test_then_the_cache_folder(monkeypatch):
 def test_missing_store_says_how_to_make_it(tmp_path):
     with pytest.raises(DataError, match=r"fedgbo data prepare femnist --from PATH$"):
         open_packed("femnist", tmp_path)
-    with pytest.raises(DataError, match="--from PATH, or take the task femnist-synthetic"):
+    with pytest.raises(DataError, match="--from PATH, or use the task femnist-synthetic"):
         open_packed("femnist", tmp_path, "femnist-synthetic")
 
 

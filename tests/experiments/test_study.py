@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgbo.cli.main import app
-from fedgbo.core import ConfigError, RunFolderError
+from fedgbo.core import ConfigError, DataError, RunFolderError
 from fedgbo.experiments.jobs import Ending, run_jobs
 from fedgbo.experiments.study import (
     carry_out,
@@ -173,6 +173,16 @@ def test_runs_in_the_file_are_not_repeated_without_their_folders(done, tmp_path)
     before = kept.read_bytes()
     carry_out(read_study(file), tmp_path / "elsewhere", kept, refuse)
     assert kept.read_bytes() == before
+
+
+def test_missing_data_is_reported_once_before_the_first_run(done, tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDGBO_DATA", str(tmp_path / "empty"))
+    file = tmp_path / "study.toml"
+    file.write_text(re.sub(r"tasks = .*", 'tasks = "femnist"', done[0].read_text()))
+    with pytest.raises(DataError, match=r"there is no packed femnist data in .*/empty "):
+        carry_out(
+            read_study(file), tmp_path / "runs", tmp_path / "kept.csv", lambda jobs: pytest.fail("a run was started")
+        )
 
 
 def test_an_interrupted_study_goes_on_to_the_same_file(done, tmp_path):

@@ -254,7 +254,7 @@ def _runs_command(
         try:
             found = _carry_out(asked, to, jobs, dry_run=dry_run, quiet=quiet)
         except DataError as error:
-            raise DataError(f"{error} (--stand-ins takes synthetic data for all tasks)") from error
+            raise DataError(f"{error} (--stand-ins uses synthetic data for all tasks)") from error
         if found.finished:
             present(found, asked, to, wide)
         _end(asked, found)

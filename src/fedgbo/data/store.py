@@ -125,9 +125,9 @@ def open_packed(task: str, given: Path | str | None = None, instead: str = "") -
     """
     home = data_home(given)
     if not any(there(home / task / name) for name in (FILE, "store.json")):
-        stand_in = f", or take the task {instead}" if instead else ""
+        stand_in = f", or use the task {instead}" if instead else ""
         raise DataError(
-            f"there is no packed {task} data in {home} (another folder: the option data, or ${VARIABLE}); "
+            f"there is no packed {task} data in {home} (to use another folder, set the option data or ${VARIABLE}); "
             f"download the public files with: fedgbo data fetch {task}, or pack files that you have with: "
             f"fedgbo data prepare {task} --from PATH{stand_in}"
         )

@@ -209,6 +209,8 @@ def carry_out(study: Study, out: Path, kept: Path, run_all: RunAll) -> None:
         jobs = [Job(c, out / folder_name(c), contender.title(c)) for contender, c in due]
         ended = _collect(jobs, kept)  # by an earlier command that was interrupted
         if todo := [job for job in jobs if identity(job.config) not in ended]:
+            for config in {str(job.config.task): job.config for job in todo}.values():
+                config.build_task()  # so that an error in the data is reported once, before the first run
             failed = run_all(todo)
             lost = [job for job in todo if identity(job.config) not in _collect(todo, kept)]
             if lost:
