@@ -223,3 +223,15 @@ def test_each_algorithm_of_a_comparison_has_settings_of_its_own(my_file, tmp_pat
     assert "FedAvg's best accuracy" in done.stdout
     same = call("compare", "fedavg", "fedgbo:sgd", "--lr", ".1", *args, "--out", tmp_path / "same")
     assert "fedgbo with sgd trains the same model as fedavg" in same.stderr
+
+
+def test_a_name_with_brackets_is_printed_as_it_is(my_file, tmp_path):
+    my_file.write_text(
+        my_file.read_text() + "\n\ndef bracketed():\n    import dataclasses\n\n    import fedgbo.tasks.task as task\n\n"
+        "    return dataclasses.replace(small(), metric={'top[1]': task.accuracy})\n"
+    )
+    words = ["--task", f"{my_file}:bracketed", "--algorithm", "fedavg", "--lr", "0.1", "--rounds", "1"]
+    done = CliRunner().invoke(app, ["run", *words, "--out", str(tmp_path / "[run]")])
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("test top[1] 0.")
+    assert done.stdout.endswith("[run]\n")

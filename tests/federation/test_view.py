@@ -45,6 +45,10 @@ def test_every_event_has_its_sentence():
         "round 2 of 5 done, accuracy 50.0%, 2 clients took part, 2.00 KiB sent and 1.00 KiB received "
         "(by the ledger 1.95 KiB and 1000 B), 3.5 s (waiting 3.0 s, sending 0.5 s)"
     )
+    assert "done, neg_mae -7.25, 1" in said(
+        "done_round", round=2, of=5, took_part=[1], sent_bytes=1, received_bytes=1, ledger_down=1, ledger_up=1,
+        accuracy=-7.25, metric="neg_mae",
+    )  # fmt: skip
     assert said("of a later version") is None
 
 

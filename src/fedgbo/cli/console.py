@@ -241,7 +241,7 @@ def many_runs(jobs: list[Job], quiet: bool) -> Iterator[Callable[[News], None]]:
         ended.append(news.job)
         how, last = escape(news.ended), latest.get(news.job)
         if news.ended == "finished":
-            reached = score(last.accuracy, None, last.metric) if last else ""
+            reached = escape(score(last.accuracy, None, last.metric)) if last else ""
             how = f"{reached or how}, {last.seconds:.1f} s" if last else "was finished before"
         if not quiet:
             err.print(f"\\[{len(ended):>{len(str(len(jobs)))}}/{len(jobs)}] {jobs[news.job].title}: {how}")

@@ -19,6 +19,7 @@ from fedgbo.flower.registry import in_words
 from fedgbo.reports.table import quantity
 from fedgbo.runs.bar import score, score_of
 from fedgbo.runs.folder import RunFolder
+from fedgbo.runs.record import ACCURACY
 
 LINES = {
     "waiting": "waiting for {awaited}: {nodes} so far, with {clients} of {wanted} clients",
@@ -70,7 +71,7 @@ def _round_done(event: Event) -> str:
     where = ", ".join(f"{name} {took:.1f} s" for name, took in longest if took >= 0.05)
     parts = [
         f"round {event['round']} of {event['of']} done",
-        score(event["accuracy"], event["loss"]),
+        printable(score(event["accuracy"], event["loss"], str(event["metric"] or ACCURACY))),
         f"{len(event['took_part'] or [])} clients took part",
         f"{_bytes(event['sent_bytes'])} sent and {_bytes(event['received_bytes'])} received "
         f"(by the ledger {_bytes(event['ledger_down'])} and {_bytes(event['ledger_up'])})",
@@ -145,7 +146,7 @@ def show_result(run: Path, check: bool) -> None:
         out.print(f"completed; {printable(run)} is on the server's file system, which this machine cannot read")
         return
     last = RunFolder.open(run).records()[-1]
-    out.print(f"{score_of(last)} after {rounds_done(last)}\n{printable(run)}")
+    out.print(f"{printable(score_of(last))} after {rounds_done(last)}\n{printable(run)}")
     show_digests(run, check)
 
 

@@ -169,7 +169,7 @@ def _runs_table(views: Sequence[View], folder: Path, wide: bool) -> Table:
     metrics = {view.metric for view in views}
     own = metrics.pop() if len(metrics) == 1 else ACCURACY
     heads, numbers = ([own if name == ACCURACY else name for name in names] for names in (columns, right))
-    return simple_table(escape(f"runs in {folder}"), [escape(head) for head in heads], rows, numbers)
+    return simple_table(escape(f"runs in {folder}"), heads, rows, numbers)
 
 
 def _below(views: Sequence[View], hidden: int = 0) -> list[Text]:

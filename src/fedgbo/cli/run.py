@@ -160,7 +160,7 @@ def _carry_out(config: RunConfig, folder: Path, how: _How) -> None:
     if how.as_json:
         print_json(_summary(result, memory, folder))
     else:
-        out.print(_sentence(result, memory, folder))
+        out.print(_sentence(result, memory, folder), markup=False)
 
 
 def _client_memory(config: RunConfig, result: Result) -> int | None:

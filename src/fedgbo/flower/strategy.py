@@ -96,7 +96,7 @@ class Strategy:
                 return
             seconds = {**report["seconds"], **progress.seconds}
             rounded = {name: round(taken, 6) for name, taken in seconds.items() if name != "training"}
-            scores = {name: getattr(progress.record, name, None) for name in ("accuracy", "loss")}
+            scores = {name: getattr(progress.record, name, None) for name in ("accuracy", "loss", "metric")}
             events("done_round", round=progress.ledger.round, of=rounds, **{**report, "seconds": rounded}, **scores)
 
         try:

@@ -50,7 +50,10 @@ def bars(console: Console, transient: bool = True) -> Bars:
     numbers: list[ProgressColumn] = [BarColumn(24 if wide else 10, table_column=Column(no_wrap=True))]
     numbers += [MofNCompleteColumn(table_column=Column(no_wrap=True))]
     numbers += [_Rate(table_column=Column(no_wrap=True))] if wide else []
-    numbers += [TimeRemainingColumn(table_column=Column(no_wrap=True)), TextColumn("{task.fields[score]}")]
+    numbers += [
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[score]}", markup=False),
+    ]
     return Bars(name, *numbers, console=console, transient=transient)
 
 
@@ -110,7 +113,9 @@ class _PlainLines:
         if progress.record is not None and time.monotonic() - self._last > PLAIN_SECONDS:
             self._last = time.monotonic()
             reached = score_of(progress.record)
-            self._console.print(f"{self._label}: round {progress.ledger.round} of {progress.rounds}, {reached}")
+            self._console.print(
+                f"{self._label}: round {progress.ledger.round} of {progress.rounds}, {reached}", markup=False
+            )
 
 
 class _NotebookBar:
