@@ -234,10 +234,9 @@ def _clear(height: float, width: float, rows: Rows, names: Rows, frame: Frame) -
     def free(left: float) -> bool:
         right = left + frame.wide(width)
         taken = frame.spans(rows, left, right)
-        for name in names:
-            first = name[frame.x.key]
-            if left < first + frame.wide(LETTER * len(name["algorithm"]) + 14) and first < right:
-                taken.append((name["at"] - frame.tall(GAP / 2), name["at"] + frame.tall(GAP / 2)))
+        for at, first, name in ((one["at"], one[frame.x.key], one["algorithm"]) for one in names):
+            if left < first + frame.wide(LETTER * len(name) + 14) and first < right:
+                taken.append((at - frame.tall(GAP / 2), at + frame.tall(GAP / 2)))
         return all(top < low or bottom > high for bottom, top in taken)
 
     return next((left for left in places if free(left)), 0.0)
