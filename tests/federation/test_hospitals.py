@@ -107,7 +107,10 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
             (site.folder / f"hospital-{letter}" / f"hospital-{letter}.pub").read_bytes()
         )
     (site.folder / "ca.crt").write_bytes((site.folder / "server" / "ca.crt").read_bytes())
-    (pin,) = re.findall(r"--app-sha256 ([0-9a-f]{64})", site.do(typed("new app", port)))
+    made = typed("new app", port)
+    (pin,) = re.findall(r"--app-sha256 ([0-9a-f]{64})", site.do(made))
+    longer = [{"app": "long-app", "5": "9"}.get(word, word) for word in made]  # with 9 rounds
+    (other,) = re.findall(r"--app-sha256 ([0-9a-f]{64})", site.do(longer))
     join = typed("join", port)
     site.hear(served, "serving nodes at")
     assert "does not know this node's key" in site.do(hospital(join, "a"), code=7)
@@ -115,7 +118,7 @@ def test_the_page_trains_on_both_hospitals_and_attacks_from_one_of_them_fail(sit
     second = typed("register server hospital-b.pub", port)
     assert "client 0 of hospital-b already belongs to hospital-a" in site.do([*second[:-1], "0"], code=2)
     site.do(second)
-    first_started = site.start("a", [*hospital(join, "a"), "--app-sha256", pin])
+    first_started = site.start("a", [*hospital(join, "a"), "--app-sha256", pin, "--app-sha256", other])
     second_node, told = second_started = site.start("b", hospital(join, "b"))
     assert "registered as hospital-b for clients 1, not for client 0" in site.do(
         [*hospital(join, "b"), "--clients", "0"], code=2
@@ -164,7 +167,10 @@ def comes_back(site, register, told):
 
 
 def guesses_the_next_orders(site, port):
-    """A hostile hospital announces the objects of the next orders with wrong parts: the run goes on without it."""
+    """A hostile hospital announces the objects of the next orders with wrong parts: the run goes on without it.
+
+    The run is long enough for the hospital to be asked again, two deadlines after its first reply.
+    """
     words = ["hospital-b/node.key", f"127.0.0.1:{port}", "ca.crt", "600"]
     attacker = subprocess.Popen(
         [sys.executable, "-m", "tests.federation.attacks", *words], cwd=site.folder, stdout=subprocess.PIPE, text=True,
@@ -172,7 +178,7 @@ def guesses_the_next_orders(site, port):
     )  # fmt: skip
     try:
         assert attacker.stdout.readline() == "connected\n"
-        site.do(["federation", "run", "server", "app", "--out", "runs/attacked", "-c", "deadline=6"])
+        site.do(["federation", "run", "server", "long-app", "--out", "runs/attacked", "-c", "deadline=6"])
     finally:
         attacker.kill()
     assert "poisoned after round 1\n" in attacker.communicate()[0]

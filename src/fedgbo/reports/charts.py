@@ -23,6 +23,7 @@ KINDS = ("png", "svg", "pdf")
 PADDING = {"left": 8, "top": 8, "bottom": 8, "right": 16}
 WIDE, NARROW = (640, 400), (270, 180)  # width and height of a single panel, and of one among many
 HEADLINE, TEXT = 17, 14  # pixels of text; a picture of 800 pixels is still readable on a phone
+WIDER = 2  # pixels by which a letter of a line's name may be wider in a browser than in the layout
 LETTERS = {"text": 0.62 * HEADLINE, "subtitle": 0.53 * TEXT}  # pixels of an average letter in DejaVu Sans, a wide font
 Span = tuple[float, float]  # from, to
 ROOM = 0.15  # for bands in a panel, as a share of what its lines span
@@ -85,14 +86,15 @@ def with_dark_mode(svg: str) -> str:
     return f"{head}{end}<style>@media (prefers-color-scheme:dark){{{rules}}}</style>{rest}"
 
 
-def titled(chart: Any, title: str, subtitle: str | Sequence[str]) -> Any:
-    """Add a title, and the fonts, grid and legend that all charts share."""
+def titled(chart: Any, title: str, subtitle: str | Sequence[str], names: Sequence[str] = ()) -> Any:
+    """Add a title, and the fonts, grid and legend that all charts share; `names` on the right get room for any font."""
     text = {"labelColor": INK, "titleColor": INK, "labelFontSize": TEXT, "titleFontSize": TEXT, "titleFontWeight": 400}
     told = altair().Title(
         title, subtitle=subtitle, anchor="start", offset=14, fontSize=HEADLINE, subtitleFontSize=TEXT,
         subtitlePadding=5, color=INK, subtitleColor=QUIET,
     )  # fmt: skip
-    chart = chart.properties(title=told, padding=PADDING, background=PAPER).configure(font="sans-serif")
+    padding = PADDING | {"right": PADDING["right"] + WIDER * max(map(len, names), default=0)}
+    chart = chart.properties(title=told, padding=padding, background=PAPER).configure(font="sans-serif")
     chart = chart.configure_axis(
         **text, labelSeparation=4, titlePadding=8, gridColor=RULE, gridOpacity=0.6, domainColor=QUIET, tickColor=QUIET
     )

@@ -124,7 +124,7 @@ def finding_chart(lines: Sequence[Line], x: Axis, y: Axis, title: str, *, wide: 
         [] if found and max(seeds.values()) == 1 else [described(seeds, palette.bands)]
     )  # the headline has the seeds
     said = " ".join([*([f"{title}."] if found else []), *about, *_early(rows)])
-    return titled(chart, found.headline if found else title, wrap(said, SUBTITLE))
+    return titled(chart, found.headline if found else title, wrap(said, SUBTITLE), names)
 
 
 def _early(rows: Rows) -> list[str]:
