@@ -29,10 +29,7 @@ def laid_out(table: Table, width: int, wide: bool = False) -> tuple[RichTable, l
     Where that is too narrow, heads are wrapped or values stacked. Where our values must agree with the printed ones,
     only the printed values that differ are shown then.
     """
-    layouts = [
-        (rich_table(table), True),
-        (rich_table(table, head_width=0), True),
-    ]  # and if all printed values are there
+    layouts = [(rich_table(table), True), (rich_table(table, head_width=0), True)]  # True: with all printed values
     if not table.measured and not table.stacked:
         layouts.append((rich_table(_without_agreeing(table), below=True), False))
     layouts.append((rich_table(table, below=True), True))
