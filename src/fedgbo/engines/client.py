@@ -39,20 +39,12 @@ class Descent(Protocol):
 
 def upload_of(client: "SimulatedClient", work: Round, seed: int) -> Upload:
     """Run `client_update` on a client, keep its state, and return what it sends after the transforms."""
-    before = work.down.versions()
     try:
         up, operations = work.meter.client_update(work.algorithm, work.down, client)
     except DataError as error:
         raise DataError(f"client {client.id} in round {work.t + 1}: {error}") from error
-    check_unwritten(work, before)
+    work.check_unwritten()
     return packed(client, up, operations, work, seed)
-
-
-def check_unwritten(work: Round, before: tuple[int, ...]) -> None:
-    """Raise if a client wrote into what all clients download; `before` is what `versions` returned."""
-    if work.down.versions() != before:
-        where = f"{type(work.algorithm).__name__}.client_update"
-        raise ConfigError(f"{where} wrote into the state that all clients download; change a copy of it")
 
 
 def packed(client: "SimulatedClient", up: State, operations: float | None, work: Round, seed: int) -> Upload:

@@ -20,7 +20,7 @@ from fedgbo.core.optimiser import Stats
 from fedgbo.costs.operations import Meter
 from fedgbo.data.samples import TensorSamples
 from fedgbo.data.tree import leaves, map_tensors
-from fedgbo.engines.client import SimulatedClient, check_unwritten, packed
+from fedgbo.engines.client import SimulatedClient, packed
 from fedgbo.engines.engine import Gathered, Round, gather
 from fedgbo.engines.evaluate import Chunk, OwnModels, Piece, Scores
 from fedgbo.engines.flat import FlatModel
@@ -198,12 +198,12 @@ class CohortEngine:
             up = State.expect(up, f"{type(work.algorithm).__name__}.client_update", like)
             return up.to(like.dtype).tensors(), group.state, losses
 
-        before, places = work.down.versions(), torch.arange(len(who), device=like.device).unsqueeze(1)
+        places = torch.arange(len(who), device=like.device).unsqueeze(1)
         try:
             ups, kept, losses = torch.func.vmap(update)(places, states)
         except DataError as error:
             raise DataError(f"clients {who[0][0]} to {who[-1][0]} in round {work.t + 1}: {error}") from error
-        check_unwritten(work, before)
+        work.check_unwritten()
         ((group, operations),) = groups
         uploads = []
         for i, (one, own) in enumerate(zip(clients, losses.tolist(), strict=True)):

@@ -46,6 +46,16 @@ class Round:
     states: ClientStates | None = None  # None: clients keep nothing
     initial: Tensor | None = None  # x_0, from which the vectors that clients keep start; None: from what they download
     _steps: list[tuple[AffineOptimiser, AffineStep]] = field(default_factory=list, repr=False)
+    _unwritten: tuple[int, ...] = field(init=False, repr=False)  # versions of the download before the first client
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_unwritten", self.down.versions())
+
+    def check_unwritten(self) -> None:
+        """Raise if a client has written into what all clients download."""
+        if self.down.versions() != self._unwritten:
+            where = f"{type(self.algorithm).__name__}.client_update"
+            raise ConfigError(f"{where} wrote into the state that all clients download; change a copy of it")
 
     def with_download(self, down: State) -> "Round":
         """Return the same work with another download, for the second exchange of a round."""

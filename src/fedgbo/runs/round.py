@@ -102,7 +102,10 @@ class Rounds:
             return progress._replace(ledger=progress.ledger._replace(round=t + 1), record=None, seconds={})
 
         # one group, but for asynchronous clients, who train from earlier server states
-        exchanged = [self._exchange(server, pipeline, cohort, t, staleness) for staleness, cohort in groups.items()]
+        exchanged = [
+            self._exchange(server, at_round(self.algorithm, t - age) if age else algorithm, pipeline, cohort, t, age)
+            for age, cohort in groups.items()
+        ]
         gathered = reduce(Gathered.with_part, (gathered for gathered, _ in exchanged))
         parts = [part for _, part in exchanged]
         mean, steps = algorithm.merge(parts)
@@ -119,11 +122,17 @@ class Rounds:
         return progress._replace(state=after, ledger=ledger, record=None, seconds=seconds)
 
     def _exchange(
-        self, server: State, pipeline: Pipeline, cohort: Sequence[int], t: int, staleness: int
+        self,
+        server: State,
+        algorithm: FederatedAlgorithm,
+        pipeline: Pipeline,
+        cohort: Sequence[int],
+        t: int,
+        staleness: int,
     ) -> tuple[Gathered, Part]:
         """Let clients train from the server state of `staleness` rounds ago; return what they gave."""
-        engine, algorithm = self.engine, at_round(self.algorithm, t - staleness)
-        name, version = type(algorithm).__name__, algorithm.version(server, staleness)
+        engine, name = self.engine, type(algorithm).__name__
+        version = algorithm.version(server, staleness)
         steps = pipeline.sampler.steps(cohort, steps_of(self.local_steps, cohort, t - staleness))
         down = State.expect(algorithm.broadcast(version), f"{name}.broadcast", server.params)
         down = down.with_buffers(server.buffers)
