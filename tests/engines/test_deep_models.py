@@ -64,8 +64,8 @@ def final(task, **settings):
 @pytest.mark.parametrize("name", MODELS)
 def test_workers_a_resume_and_the_textbook_loop(name, tmp_path, monkeypatch):
     monkeypatch.setattr(select, "WORTH_THREADS", 0)
-    for module in (native, layers):
-        monkeypatch.setattr(module, "WORTH_ONEDNN", 1)
+    monkeypatch.setattr(native, "WORTH_ONEDNN", 1)
+    monkeypatch.setattr(layers, "WORTH_PYTHON", 1)
     task = make_task(model=MODELS[name], batch_size=4)
     whole = final(task, workers=1)
     assert torch.equal(final(task, workers=2), whole)

@@ -11,6 +11,7 @@ from torch.nn import functional
 import fedgbo
 from fedgbo.core import AffineStep
 from fedgbo.data.images import ImageSamples
+from fedgbo.data.samples import TensorSamples
 from fedgbo.engines import one_call
 from fedgbo.engines.one_call import OneCall
 from fedgbo.engines.select import engine_for
@@ -82,6 +83,59 @@ def test_the_number_of_workers_changes_no_bit(monkeypatch, task):
     assert type(engine_for(task(), EXAMPLES["fedgbo"], 0, 2)) is ThreadedEngine
     runs = [run(task(), EXAMPLES["fedgbo"], workers=workers) for workers in (1, 2, 3)]
     assert all(torch.equal(other.params, runs[0].params) for other in runs[1:])
+
+
+def dropping(task, dtype=torch.float64):
+    """The task with dropout in its model; the C code gathers the samples itself if they are of the model's type."""
+    build = lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2)).to(dtype)  # noqa: E731
+    return replace(task, model=build)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_dropout_is_that_of_the_textbook(name, dtype):
+    task = dropping(make_task(clients=5, samples=9, batch_size=4, clients_per_round=3), dtype)
+    assert isinstance(engine_for(task, EXAMPLES["fedavg"], 0).descent, OneCall)
+    assert_close(run(task, EXAMPLES[name]), run(task, EXAMPLES[name], engine="plain"))
+
+
+@pytest.mark.parametrize("name", ["fedgbo", "fedsam", "mimexlite"])
+def test_dropout_with_threads_changes_no_bit(name, monkeypatch):
+    monkeypatch.setattr("fedgbo.engines.select.WORTH_THREADS", 0)
+    task = dropping(make_task(clients=7, batch_size=4))
+    assert type(engine_for(task, EXAMPLES[name], 0, 2)) is ThreadedEngine
+    runs = [run(task, EXAMPLES[name], workers=workers) for workers in (1, 2, 3)]
+    assert all(torch.equal(other.params, runs[0].params) for other in runs[1:])
+
+
+class Again(fedgbo.FedAvg):
+    """Takes the gradient of the last minibatch again, with the random numbers that it had."""
+
+    def client_update(self, down, client):
+        y = client.descend(down.params, self.optimiser, {})
+        return fedgbo.State(down.params - y + client.gradient(y, again=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_last_minibatch_again_with_its_dropout(dtype):
+    task = dropping(make_task(clients=5, samples=9, batch_size=4), dtype)
+    algorithm = Again(fedgbo.SGD(0.1))
+    assert_close(run(task, algorithm), run(task, algorithm, engine="plain"))
+
+
+class NoisySamples(TensorSamples):
+    """Adds noise from torch's process-wide generator, from which dropout draws as well."""
+
+    def batch(self, rows, rng=None):
+        inputs, targets = super().batch(rows, rng)
+        return (inputs if rng is None else inputs + torch.randn(inputs.shape)), targets
+
+
+def test_data_and_dropout_that_draw_from_one_generator():
+    task = dropping(make_task(clients=5, samples=9, batch_size=4), torch.float32)
+    train = task.data.train
+    task = replace(task, data=replace(task.data, train=NoisySamples(train.inputs, train.targets)))
+    assert_close(run(task, EXAMPLES["fedgbo"]), run(task, EXAMPLES["fedgbo"], engine="plain"))
 
 
 def test_after_a_nan_the_next_client_is_sound():

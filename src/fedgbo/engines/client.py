@@ -90,8 +90,9 @@ class SimulatedClient(Client):
         self.state = work.states.load(client, self._declared) if work.states is not None else {}
         local = self.state.pop(LOCAL_BUFFERS, None)
         model.buffers.load(work.down.buffers if local is None else local)
-        if engine.draws:
-            engine.generators.seed(engine.seed, "dropout", work.t, client)
+        self._generators = engine.generators if engine.draws else model.generator
+        if self._generators is not None:
+            self._generators.seed(engine.seed, "dropout", work.t, client)
 
     @property
     def rng(self) -> np.random.Generator:
@@ -223,14 +224,14 @@ class SimulatedClient(Client):
             self._last = self.batch(self._rows), self._drawn()
             return self._last[0]
         batch, drawn = self._last
-        if drawn is not None:
-            self._engine.generators.restore(drawn)
+        if drawn is not None and self._generators is not None:
+            self._generators.restore(drawn)
         self.gradients += len(self._rows)
         return batch
 
     def _drawn(self) -> GeneratorState | None:
-        """Return the state of the process-wide generators, where training draws from them."""
-        return self._engine.generators.state() if self._engine.draws else None
+        """Return the state of the generators that training draws from, if it does."""
+        return None if self._generators is None else self._generators.state()
 
     def all_rows(self) -> Iterator[Rows]:
         """Yield the rows of all samples, a chunk at a time."""

@@ -1,6 +1,7 @@
 """A torch module as a function of one flat vector: the only place with autograd."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.func import functional_call, grad_and_value
 from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
 from fedgbo.data.tree import call
 from fedgbo.engines.buffers import Buffers
+from fedgbo.engines.generators import OwnGenerator
 from fedgbo.engines.layers import accelerate, replaced
 from fedgbo.engines.layers.network import TERMS, Network, network_for
 from fedgbo.engines.module import last_linear
@@ -42,6 +44,7 @@ class FlatModel:
         self.input_type = next(p.dtype for p in module.parameters() if p.is_floating_point())
         self._views = all(p.dtype == kind for p in self._parameters)
         self.network: Network | None = None  # in C code
+        self.generator: OwnGenerator | None = None  # of training; None: torch's process-wide one
         self._point()
         self._grad: Tensor | None = None  # as one vector, where the C code computed it
         self._hidden: Tensor | None = None
@@ -65,15 +68,21 @@ class FlatModel:
             p.grad = None
         if self.network is not None and self.network.takes(*batch):
             self._grad = torch.empty_like(self.params)
-            return self.network.gradient(self.params, batch, self._grad, terms)
+            with self.drawing():
+                return self.network.gradient(self.params, batch, self._grad, terms)
         try:
-            loss = self._objective(call(self.module, batch[0]), batch[1], terms)
+            with self.drawing():
+                loss = self._objective(call(self.module, batch[0]), batch[1], terms)
             loss.backward()  # type: ignore[no-untyped-call]
         except FedGBOError:
             raise
         except FAILURES as error:
             raise DataError(f"the model or its loss fails on a minibatch: {error}") from error
         return loss.detach()
+
+    def drawing(self) -> AbstractContextManager[Any]:
+        """Return a context in which training draws from the generator that it has to draw from."""
+        return self.generator or nullcontext()
 
     def pure_gradient(self, params: Tensor, batch: Batch, terms: Sequence[Term] = ()) -> tuple[Tensor, Tensor]:
         """Return what `gradient` does, as a function that torch.func.vmap can transform: nothing is written."""
@@ -108,7 +117,8 @@ class FlatModel:
     def step(self, batch: Batch, terms: Sequence[Term], step: AffineStep) -> Tensor:
         """Take a step in place with the gradient of the batch; return the loss before it."""
         if self.network is not None and self.network.takes(*batch):
-            return self.network.step(self.params, batch, step, terms)
+            with self.drawing():
+                return self.network.step(self.params, batch, step, terms)
         loss = self.backward(batch, terms)
         self.take(step)
         return loss

@@ -1,20 +1,23 @@
-"""The process-wide random generators that a user's code may draw from: torch's, numpy's and Python's.
+"""The random generators that a user's code may draw from: torch's, numpy's and Python's, which are process-wide.
 
 Our own code draws from named streams only. A model, a data set or a `client_update` may draw from these generators all
 the same, as dropout does. Where one does, clients are trained one at a time, each with generators seeded for the client
-and the round, so that a result depends neither on the order of the clients nor on the number of workers.
+and the round, so that a result depends neither on the order of the clients nor on the number of workers. A model that
+draws with torch's operations alone can draw the same numbers from a generator of its own, so that threads share none.
 """
 
 import ctypes
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedgbo.core import torch_seed
 from fedgbo.engines.device import CPU, generator_of
@@ -27,8 +30,8 @@ class GeneratorState:
     """The states of all generators at one moment."""
 
     torch: tuple[Tensor, ...]
-    numpy: Any
-    python: Any
+    numpy: Any = None
+    python: Any = None
 
 
 class Generators:
@@ -86,6 +89,47 @@ class Generators:
             yield
         finally:
             self.restore(before)
+
+
+class OwnGenerator(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, this thread's random operations of torch draw from a generator of its own, on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator()
+
+    def seed(self, seed: int, purpose: str, *key: int) -> None:
+        """Seed it from the stream of that name, as `Generators` does with torch's."""
+        self._generator.manual_seed(torch_seed(seed, purpose, *key))
+
+    def state(self) -> GeneratorState:
+        """Return the state, to be restored."""
+        return GeneratorState((self._generator.get_state(),))
+
+    def restore(self, state: GeneratorState) -> None:
+        """Put the generator back into an earlier state."""
+        self._generator.set_state(state.torch[0])
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        own, kwargs = _taking_generator(func), kwargs or {}
+        if own is None or kwargs.get("generator") is not None:  # the user's own generator stays
+            return func(*args, **kwargs)
+        return own(*args, **{**kwargs, "generator": self._generator})
+
+
+@cache
+def _taking_generator(func: Any) -> Any:
+    """Return the variant of a random operation that takes a generator; None if it is not random, or has none."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return None
+    names = [argument.name for argument in func._schema.arguments if argument.name != "generator"]
+    for other in (func, *(getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads())):
+        theirs = [argument.name for argument in other._schema.arguments]
+        if "generator" in theirs and [name for name in theirs if name != "generator"] == names:
+            return other
+    return None
 
 
 @contextmanager

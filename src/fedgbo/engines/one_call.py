@@ -31,6 +31,9 @@ class OneCall:
         else:
             batch = task.batch_size or int(np.diff(offsets).max())
             self._most = max(1, ROOM // (batch * network.sample_bytes))
+        self._draws = network.plan.draws
+        if self._draws and type(train) is not TensorSamples:
+            self._most = 1  # the data may draw from the generators that dropout draws from, in turns with it
 
     def explain(self, model: FlatModel) -> str:
         return "all local steps of a client in one call of C code"
@@ -44,17 +47,22 @@ class OneCall:
         network, left = cast(Network, client.model.network), client.steps
         while left > 0:
             count = min(client.before_pause(left), self._most)
+            if self._draws and count == left > 1:
+                count -= 1  # the last one alone: a gradient that is taken again draws its numbers again
             left -= count
-            if self._samples is not None:
+            if self._samples is not None and not (self._draws and left == 0):
                 rows = client.next_rows(count)
                 client.gradients += len(rows)
-                client.losses.extend(network.descend(y, (*self._samples, rows), count, step, client.terms, start))
+                with client.model.drawing():
+                    losses = network.descend(y, (*self._samples, rows), count, step, client.terms, start)
+                client.losses.extend(losses)
                 continue
             made = client.next_batches(count)
             if all(network.takes(*batch) for batch in made):
                 inputs, targets = torch.cat([x for x, _ in made]), torch.cat([y for _, y in made])
                 batches = inputs, targets, np.arange(len(inputs))
-                client.losses.extend(network.descend(y, batches, count, step, client.terms, start))
+                with client.model.drawing():
+                    client.losses.extend(network.descend(y, batches, count, step, client.terms, start))
             else:
                 y = _by_autograd(client, y, made, step)
         return y

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgbo.core import FederatedAlgorithm, State, Upload
-from fedgbo.core.errors import ConfigError
+from fedgbo.core.errors import ConfigError, FedGBOError
 from fedgbo.core.objective import MaxEntropy, Term
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser
 from fedgbo.core.random import Rows, stream
@@ -28,7 +28,7 @@ from fedgbo.engines.evaluate import (
 )
 from fedgbo.engines.fit import check_fit
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.generators import Generators
+from fedgbo.engines.generators import Generators, OwnGenerator
 from fedgbo.engines.module import Blueprint
 from fedgbo.tasks.task import Batch, Task
 
@@ -93,25 +93,51 @@ class PlainEngine:
 
     def _try_out(self, params: Tensor) -> tuple[bool, Origin]:
         """Take a gradient; return whether that draws random numbers, as dropout does, and where the run starts."""
-        data, found = self.task.data.train, list[Tensor]()
-        count = min(self.task.batch_size or TRIED, TRIED, len(data))
-        rows = np.linspace(0, len(data) - 1, count, dtype=np.int64)
+        found = list[Tensor]()
         with self.generators.kept():
             self.generators.seed(self.seed, "try out")
             before = self.generators.marks()
-            batch = self.batch(data, rows, stream(self.seed, "try out"))
-            self.model.buffers.find(lambda: found.extend(self.model.gradient(params, batch)))
+            self.model.buffers.find(lambda: found.extend(self._first_gradient(params)))
             draws = self.generators.drawn_from(before) is not None
         norm = torch.linalg.vector_norm(found[0].cpu(), dtype=torch.float64)
         fingerprint, buffers = {"loss": float(found[1]), "gradient": float(norm)}, self.model.buffers
         moved = {"buffers" if self.task.buffers == "average" else "local_buffers": buffers.values(params.dtype)}
         return draws, Origin(self._blueprint, params, fingerprint, buffers.moving, **moved)
 
+    def _first_gradient(self, params: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient of a few samples, and their loss."""
+        data = self.task.data.train
+        count = min(self.task.batch_size or TRIED, TRIED, len(data))
+        rows = np.linspace(0, len(data) - 1, count, dtype=np.int64)
+        return self.model.gradient(params, self.batch(data, rows, stream(self.seed, "try out")))
+
+    def draw_apart(self) -> bool:
+        """Let the model draw from a generator of its own; return whether the numbers that it draws stay the same.
+
+        They do not if the data, numpy or Python draw, or if the backward pass draws again, as that of a checkpoint.
+        """
+        own = OwnGenerator()
+        with self.generators.kept():
+            self.generators.seed(self.seed, "try out")
+            expected, _ = self._first_gradient(self.origin.params)
+            own.seed(self.seed, "try out")
+            self.generators.seed(self.seed, "apart")  # other numbers, in case something still draws from these
+            before, self.model.generator = self.generators.marks(), own
+            try:
+                same = torch.equal(self._first_gradient(self.origin.params)[0], expected)
+            except FedGBOError:  # such as from a compiled module, which may not run under a dispatch mode
+                same = False
+            apart = same and self.generators.drawn_from(before) is None
+        self.draws, self.watched = not apart, not apart
+        self.model.generator = own if apart else None
+        return apart
+
     def new_model(self, terms: Sequence[Term]) -> FlatModel:
         """Return another model like the engine's own, for another worker."""
         model = FlatModel(self.build_model(), self.task.loss, fast=self._fast)
         model.specialise(self.sample[0], terms)
         model.buffers.adopt(self.model.buffers)
+        model.generator = None if self.model.generator is None else OwnGenerator()
         return model
 
     def build_model(self) -> nn.Module:
@@ -144,6 +170,8 @@ class PlainEngine:
         before = self.generators.marks()
         upload = upload_of(SimulatedClient(self, model, work, client, steps), work, self.seed)
         self.watched, self.draws = True, self.generators.drawn_from(before) is not None
+        if self.draws:
+            model.generator = None  # the model draws from the generators that the client_update draws from
         return self.train_client(model, work, client, steps) if self.draws else upload
 
     @contextmanager

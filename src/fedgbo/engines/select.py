@@ -22,6 +22,7 @@ ENGINES = {
     "vmap": "many clients at a time by torch.func.vmap, as on a GPU",
 }
 WORTH_THREADS = 1_000_000  # multiply-adds of a batch's forward pass; below, threads mostly wait for Python's lock
+IN_PYTHON = 8  # times as many, where Python runs between the layers
 
 
 def engine_for(
@@ -103,11 +104,13 @@ def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
     task = plain.task
     if workers < 2:
         return False, "there is one worker, or one client a round"
-    if plain.draws:
-        return False, "the model draws random numbers, which threads would share"
     batch = task.batch_size or len(task.data.train) // task.data.clients
     cost = ModelCost.of(plain.model.original, plain.model.loss_of, *plain.sample)
     if cost.macs is None or cost.gradient_flops is None:
         return False, "the size of the model could not be counted"
     macs = batch * max(cost.macs, int(cost.gradient_flops) // 6)  # torch's count has products outside known layers
-    return macs >= WORTH_THREADS, f"a minibatch takes {macs:,} multiply-adds, threads pay off from {WORTH_THREADS:,}"
+    worth = WORTH_THREADS if isinstance(plain.descent, OneCall) else WORTH_THREADS * IN_PYTHON
+    why = f"a minibatch takes {macs:,} multiply-adds, threads pay off from {worth:,}"
+    if macs >= worth and plain.draws and not plain.draw_apart():
+        return False, "the model or the data draw random numbers, from generators that threads would share"
+    return macs >= worth, why

@@ -65,7 +65,8 @@ def by_onednn(size: int, *tensors: Tensor) -> bool:
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return a @ b + bias for two matrices, outside of autograd."""
     if by_onednn(a.numel() * b.shape[1], a, b):
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(_dense(a), _dense(b).t(), bias, "none", [], "")
+        # `default` is the only overload: torch would look for it at every call
+        out: Tensor = torch.ops.mkldnn._linear_pointwise.default(_dense(a), _dense(b).t(), bias, "none", [], "")
         return out
     return a @ b if bias is None else torch.addmm(bias, a, b)
 
@@ -91,7 +92,7 @@ def _declare(loaded: ctypes.CDLL) -> ctypes.CDLL:
     for kind, own in (("float", ctypes.c_float), ("double", ctypes.c_double)):
         getattr(loaded, f"fedgbo_step_{kind}").argtypes = [size] + [address] * 4 + [own]
         network = getattr(loaded, f"fedgbo_network_{kind}")
-        network.argtypes = [address] * 4 + [size] + [address] * 3 + [own] + [address] * 2 + [own] * 2 + [address] * 2
+        network.argtypes = [address] * 4 + [size] + [address] * 3 + [own] + [address] * 2 + [own] * 2 + [address] * 3
         network.restype = size
         getattr(loaded, f"fedgbo_add_{kind}").argtypes = [size] * 2 + [address] * 3
         getattr(loaded, f"fedgbo_mean_{kind}").argtypes = [size] + [address] * 2 + [ctypes.c_double, address]

@@ -9,6 +9,7 @@
    targets  labels (int64), or outputs (reals) for the mean squared error, of the same samples
    params   all weights and biases in torch's layout, which take `steps` steps, see `step`; or, where `grad` is given, one
             batch's gradient is put there and params stay
+   masks    of all dropouts, as torch draws and scales them: for each step, for each such layer, for each sample
    room     zeros at first, kept from call to call with the same plan
    losses   (steps)
    entropy  weight of FedMAX's term on the input of the last layer, which must then be linear; 0 for none
@@ -27,6 +28,8 @@ typedef struct {
     real *wide, *some;                     /* room of the layers */
     real *scores;                          /* (B, filled(outputs)) */
     real entropy;                          /* weight of FedMAX's term, see `max_entropy` */
+    const real *masks;                     /* of this step */
+    long drawn;                            /* numbers in them */
 } network;
 
 static int filled(int n) { return (n + LANES - 1) / LANES * LANES; }
@@ -117,11 +120,13 @@ static void shape(layer *l, const int *plan, int *trained, long *at) {
     *trained = 1;
 }
 
+static int dropout(const layer *l) { return l->kind == ACTIVATION && (l->how == DROPOUT || l->how == DROPOUT_2D); }
+
 static long build(network *net, const int *plan, real *room, real *const from[5]) {
     long used = 0, at = 0, most_image = 0, most_batch = 0, most_wide = 0, most_some = 0;
     int C = plan[2], H = plan[3], W = plan[4], on_images = plan[5], trained = 0, B = plan[0];
     int stored = on_images && plan[7] == CONVOLUTION ? C : filled(C); /* whose few channels lie together */
-    net->B = B, net->loss = plan[1], net->count = plan[6], net->images = 0;
+    net->B = B, net->loss = plan[1], net->count = plan[6], net->images = 0, net->drawn = 0;
     for (int i = 0; i < net->count; i++) {
         layer *l = &net->layers[i];
         *l = (layer){.C = C, .H = H, .W = W, .stored = stored};
@@ -139,6 +144,11 @@ static long build(network *net, const int *plan, real *room, real *const from[5]
             l->weight_grad = take(room, &used, l->weight.size);
             l->bias_grad = take(room, &used, l->made);
             if (behind) most_wide = larger(most_wide, (long)l->h * line_of(l) * l->made);
+        }
+        if (dropout(l)) {
+            l->drawn = l->how == DROPOUT ? (long)C * H * W : C;
+            l->mask = net->drawn;
+            net->drawn += B * l->drawn;
         }
         if (l->kind == MAX_POOL)
             l->choice = (whole *)take(room, &used, (long)B * l->h * l->w * l->made); /* as wide as reals */
@@ -190,6 +200,8 @@ static void forward_image(const network *net, int i, int b) {
     else if (l->kind == FLATTEN) /* torch's order: channel by channel */
         for (int c = 0; c < l->C; c++)
             for (int p = 0; p < l->H * l->W; p++) *out++ = in[(long)p * l->stored + c];
+    else if (dropout(l))
+        drop(l, net->masks + l->mask + b * l->drawn, in, out, out_row);
     else if (l->C == l->stored)
         for (int y = 0; y < l->H; y++) activate(l->how, l->row, in + y * l->row, out + y * out_row);
     else /* zeros beside the channels stay zeros */
@@ -204,8 +216,15 @@ static void forward_batch(const network *net, int i) {
     if (l->kind == LINEAR) {
         dot_job j = {net->B, l->O, l->stored, l->in, l->weight.value, l->bias.value, out, l->made};
         dots(j);
-    } else
-        for (int b = 0; b < net->B; b++) activate(l->how, l->C, l->in + (long)b * l->stored, out + (long)b * l->stored);
+        return;
+    }
+    for (int b = 0; b < net->B; b++) {
+        real *in = l->in + (long)b * l->stored, *to = out + (long)b * l->stored;
+        if (dropout(l))
+            drop(l, net->masks + l->mask + b * l->drawn, in, to, 0);
+        else
+            activate(l->how, l->C, in, to);
+    }
 }
 
 #define IGNORED -100 /* a label that cross-entropy leaves out, as torch does */
@@ -355,14 +374,15 @@ static double one_step(const network *net, const real *x, const void *targets, c
 
 long OF_KIND(fedgbo_network_, )(const int *plan, const real *x, const void *targets, const int64_t *rows, long steps,
                                 real *params, real *grad, const real *start, real pull, const real *offset,
-                                const real *scale, real rate, real entropy, real *room, double *losses) {
+                                const real *scale, real rate, real entropy, const real *masks, real *room,
+                                double *losses) {
     network net;
     real *from[5] = {params, grad, (real *)start, (real *)offset, (real *)scale};
     long used = build(&net, plan, room, room == NULL ? NULL : from);
     if (room == NULL) return used;
-    net.entropy = entropy;
+    net.entropy = entropy, net.masks = masks;
     step s = {pull, rate};
-    for (long k = 0; k < steps; k++, rows += net.B) {
+    for (long k = 0; k < steps; k++, rows += net.B, net.masks += net.drawn) {
         for (int b = 0; b < net.B && net.loss == CROSS_ENTROPY; b++) {
             int64_t label = ((const int64_t *)targets)[rows[b]];
             if (label == IGNORED) continue;

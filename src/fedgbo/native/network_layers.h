@@ -10,7 +10,7 @@
 #include "product.h"
 
 enum { CONVOLUTION, MAX_POOL, MEAN_POOL, ACTIVATION, FLATTEN, LINEAR };
-enum { RELU, TANH, SIGMOID, GELU, SILU };
+enum { RELU, TANH, SIGMOID, GELU, SILU, DROPOUT, DROPOUT_2D };
 #define CUT (-1) /* the choice of a maximum that ReLU made zero */
 
 /* A weight or bias: where torch has it, and where it lies while steps are taken */
@@ -28,6 +28,7 @@ typedef struct {
     int C, H, W, O, h, w, kh, kw, sh, sw, ph, pw; /* input, output, kernel, stride, padding; features have H = W = 1 */
     int stored, made; /* channels of input and output in memory */
     param weight, bias;
+    long drawn, mask; /* of dropout: numbers of a sample's mask, and where the batch's begins among those of all layers */
     real *in; /* the input: */
     long image, row, frame; /* numbers from one image to the next, from one row to the next, before the first pixel */
     whole *choice; /* (B, h, w, made): which number of its window is the maximum */
@@ -268,6 +269,20 @@ static void activate(int how, long n, real *in, real *out) {
         memcpy(out + i, &x, (n - i) * sizeof(real));
         memcpy(in + i, &slope, (n - i) * sizeof(real));
     }
+}
+
+/* Dropout of one sample: numbers are multiplied by the mask, in torch's layout, which replaces them for the way back. A
+   number of DROPOUT_2D's mask is for a whole channel. */
+static void drop(const layer *l, const real *mask, real *in, real *out, long out_row) {
+    long pixels = (long)l->H * l->W;
+    for (int y = 0; y < l->H; y++)
+        for (int x = 0; x < l->W; x++)
+            for (int c = 0; c < l->C; c++) {
+                real *a = in + y * l->row + (long)x * l->stored + c;
+                real m = mask[l->how == DROPOUT_2D ? c : c * pixels + (long)y * l->W + x];
+                out[y * out_row + (long)x * l->stored + c] = *a * m;
+                *a = m;
+            }
 }
 
 /* ---- linear layers: weights are (O, stored) ---- */

@@ -16,9 +16,9 @@ from tests.engines.layers.compare import assert_same_bits, assert_same_function,
 @pytest.fixture(autouse=True)
 def _slow_mkl(monkeypatch):
     there = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    for module in (native, layers):
+    for module, worth in ((native, "WORTH_ONEDNN"), (layers, "WORTH_PYTHON")):
         monkeypatch.setattr(module, "slow_mkl", lambda: there)
-        monkeypatch.setattr(module, "WORTH_ONEDNN", 1)
+        monkeypatch.setattr(module, worth, 1)
 
 
 @pytest.fixture
@@ -107,10 +107,21 @@ def test_other_inputs_go_the_way_of_torch(sizes):
 
 
 def test_small_layers_stay(monkeypatch):
-    monkeypatch.setattr(layers, "WORTH_ONEDNN", 2**20)
+    monkeypatch.setattr(layers, "WORTH_PYTHON", 2**20)
     small, double = nn.Linear(31, 32), nn.Linear(32, 32, dtype=torch.float64)
     assert accelerate(small) is small
     assert accelerate(double) is double
+
+
+def test_small_minibatches_are_torch_s(monkeypatch, sizes):
+    monkeypatch.setattr(layers, "WORTH_PYTHON", 20 * 30 * 17)
+    stock = nn.Linear(30, 17)
+    fast = accelerate(stock)
+    few, enough = torch.randn(19, 30), torch.randn(20, 30)
+    assert torch.equal(fast(few), stock(few))
+    assert sizes == []
+    assert relative(fast(enough), stock(enough)) < 1e-5
+    assert len(sizes) == native.slow_mkl()
 
 
 @pytest.mark.parametrize("rows_first", [True, False])

@@ -1,5 +1,7 @@
 """A whole network in one C call against torch's autograd."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -162,6 +164,61 @@ def test_many_steps_are_the_loop_over_rows_of_the_data(name, mu, beta):
     assert relative(y - start, expected - start) < 1e-5
 
 
+DROPPING = {
+    "features": (
+        lambda: nn.Sequential(
+            *(nn.Dropout(0.2), nn.Linear(21, 13), nn.ReLU(), nn.Dropout(0.5), nn.Linear(13, 5), nn.Dropout(0.1)),
+        ),
+        (21,),
+        5,
+    ),
+    "images": (
+        lambda: nn.Sequential(
+            *(nn.Dropout(0.2), nn.Conv2d(3, 5, 3, padding=1), nn.ReLU(), nn.Dropout2d(0.3), nn.MaxPool2d(2)),
+            *(nn.Dropout(0.4), nn.Conv2d(5, 9, 3), nn.Tanh(), nn.Dropout2d(0.1), nn.Flatten(), nn.Dropout(0.25)),
+            *(nn.Linear(9 * 4 * 3, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4)),
+        ),
+        (3, 12, 10),
+        4,
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", DROPPING)
+def test_dropout_draws_what_torch_draws(name, dtype):
+    build, shape, classes = DROPPING[name]
+    stock = build().to(dtype)
+    inputs, targets = torch.randn(12, *shape, dtype=dtype), torch.randint(classes, (12,))
+    fast, slow = (FlatModel(copy.deepcopy(stock), functional.cross_entropy, fast=fast) for fast in (True, False))
+    fast.specialise(inputs, ())
+    assert fast.network is not None
+    offset = 0.01 * torch.randn(len(slow.params), dtype=dtype)
+    start, step, rows = slow.params.clone(), AffineStep(offset, 0.1), torch.randperm(12)
+
+    torch.manual_seed(4)
+    expected, losses = start.clone(), []
+    for part in rows.view(3, 4):
+        grad, loss = slow.gradient(expected, (inputs[part], targets[part]))
+        expected = step(expected, grad)
+        losses.append(float(loss))
+    after = torch.get_rng_state()
+
+    torch.manual_seed(4)
+    y = start.clone()
+    found = fast.network.descend(y, (inputs, targets, rows.numpy()), 3, step, (), start)
+    assert found == pytest.approx(losses, rel=TOLERANCE[dtype])
+    assert relative(y - start, expected - start) < TOLERANCE[dtype]
+    assert torch.equal(torch.get_rng_state(), after)
+
+    torch.manual_seed(5)
+    grad, loss = fast.gradient(start, (inputs, targets))
+    torch.manual_seed(5)
+    other, same = slow.gradient(start, (inputs, targets))
+    assert relative(grad, other) < TOLERANCE[dtype]
+    assert float(loss) == pytest.approx(float(same), rel=TOLERANCE[dtype])
+
+
 def test_nan_is_not_hidden():
     model, inputs, targets = ready("other pooling", 3)
     inputs[1, 0, 4, 4] = torch.nan
@@ -192,7 +249,8 @@ def test_a_label_that_is_no_output_is_an_error_and_not_a_write_somewhere(label):
         lambda m: nn.Sequential(*m, *[nn.Linear(62, 62)] * 2),  # one layer in two places
         lambda m: m.bfloat16(),
         lambda m: m.requires_grad_(False),
-        lambda m: nn.Sequential(*list(m)[:1], nn.Dropout(0.5), *list(m)[1:]),
+        lambda m: nn.Sequential(*list(m)[:1], nn.AlphaDropout(0.5), *list(m)[1:]),
+        lambda m: nn.Sequential(*list(m)[:1], nn.Dropout(1.0), *list(m)[1:]),  # for which torch draws nothing
     ],
 )
 def test_what_it_does_not_know_it_leaves_to_torch(change):

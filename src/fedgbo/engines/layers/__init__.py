@@ -12,9 +12,10 @@ from torch.nn import functional
 from fedgbo.engines.layers.conv import FastConv2d, FastMaxPool2d
 from fedgbo.engines.layers.network import is_changed
 from fedgbo.engines.layers.recurrent import FastGRU, FastLSTM, supports
-from fedgbo.native import WORTH_ONEDNN, by_onednn, product, slow_mkl
+from fedgbo.native import by_onednn, product, slow_mkl
 
 ROWS = 1024  # samples, or places of its sequences, of a large minibatch
+WORTH_PYTHON = 3 << 20  # multiply-adds of a layer by oneDNN, which takes about 35 µs of Python forwards and backwards
 
 
 class FastAttention(nn.MultiheadAttention):
@@ -70,14 +71,17 @@ class FastLinear(nn.Linear):
     @staticmethod
     def supports(layer: nn.Linear) -> bool:
         """Tell whether this is such a processor, and whether the product of a usual batch is worth it."""
-        return layer.weight.dtype == torch.float32 and layer.weight.numel() >= WORTH_ONEDNN // ROWS and slow_mkl()
+        return layer.weight.dtype == torch.float32 and layer.weight.numel() >= WORTH_PYTHON // ROWS and slow_mkl()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x weight^T + bias for x (..., I), weight (O, I) and bias (O), with gradients of any order."""
-    given = (x, weight) if bias is None else (x, weight, bias)
+    given, size = (x, weight) if bias is None else (x, weight, bias), x.numel() * len(weight)
+    if size < WORTH_PYTHON:
+        return functional.linear(x, weight, bias)
     plain = type(x) is Tensor and not x.is_nested and x.layout == torch.strided and not torch.is_autocast_enabled("cpu")
-    if plain and x.ndim > 1 and x.shape[-1] == weight.shape[1] and by_onednn(x.numel() * len(weight), *given):
+    plain = plain and not torch._C._are_functorch_transforms_active()  # in which a Function like ours cannot be used
+    if plain and x.ndim > 1 and x.shape[-1] == weight.shape[1] and by_onednn(size, *given):
         out: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), weight, bias)  # type: ignore[no-untyped-call]
         return out.view(*x.shape[:-1], len(weight))
     return functional.linear(x, weight, bias)
@@ -86,25 +90,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 class _Linear(torch.autograd.Function):
     """x (N, I), weight (O, I), bias (O) -> (N, O)."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
         return product(x, weight.t(), bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[:2])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         dx, dw, db = ctx.needs_input_grad
         return (
-            linear(grad, weight.t()) if dx else None,
-            linear(grad.t(), x.t()) if dw else None,
+            _times(grad, weight) if dx else None,
+            _times(grad.t(), x) if dw else None,
             grad.sum(0) if db else None,
         )
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """Return a @ b, with gradients if this backward pass is differentiated again."""
+    return linear(a, b.t()) if torch.is_grad_enabled() else product(a, b)
 
 
 FASTER: dict[type[nn.Module], tuple[type[nn.Module], Callable[..., bool]]] = {

@@ -27,6 +27,7 @@ LOSSES: dict[Callable[..., Tensor], int] = {
 CONVOLUTION, MAX_POOL, MEAN_POOL, ACTIVATION, FLATTEN, LINEAR = range(6)
 RELU = 0
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: 1, nn.Sigmoid: 2, nn.GELU: 3, nn.SiLU: 4}
+DROPOUTS: dict[type[nn.Module], int] = {nn.Dropout: 5, nn.Dropout2d: 6}  # which the C file takes for activations
 LAYERS = 64  # at most, as in the C file
 
 
@@ -41,6 +42,8 @@ class Layer:
     padding: tuple[int, int] = (0, 0)
     how: int = 0  # the activation; of a MAX_POOL, whether ReLU follows
     bias: int = 0
+    dropped: float = 0.0  # the share of zeros in a dropout's mask
+    drawn: int = 0  # numbers in it for each sample
 
     def numbers(self) -> tuple[int, ...]:
         return self.kind, self.outputs, *self.kernel, *self.stride, *self.padding, self.how, self.bias
@@ -71,6 +74,19 @@ class Plan:
     def ends_linear(self) -> bool:
         return self.layers[-1].kind == LINEAR
 
+    @property
+    def draws(self) -> bool:
+        return any(layer.drawn for layer in self.layers)
+
+    def masks(self, batch: int, count: int, kind: torch.dtype) -> Tensor:
+        """Draw the masks of all dropouts for `count` batches, with the very numbers that torch's layers would draw."""
+        drawn = [layer for layer in self.layers if layer.drawn]
+        masks = torch.empty(count, batch * sum(layer.drawn for layer in drawn), dtype=kind)
+        for one in masks:
+            for layer, part in zip(drawn, one.split([batch * layer.drawn for layer in drawn]), strict=True):
+                part.bernoulli_(1 - layer.dropped).div_(1 - layer.dropped)
+        return masks
+
     def numbers(self, batch: int) -> Tensor:
         """Return it as the C file reads it, for batches of so many samples."""
         images = self.layers[0].kind in (CONVOLUTION, MAX_POOL, MEAN_POOL) or FLATTEN in {x.kind for x in self.layers}
@@ -82,10 +98,13 @@ class Plan:
 
 
 class Network:
-    """Runs a plan; it keeps the room for what lies between the layers from one call to the next."""
+    """Runs a plan; it keeps the room for what lies between the layers from one call to the next.
+
+    Dropout draws from torch's generator, before each call.
+    """
 
     def __init__(self, plan: Plan, kind: torch.dtype, native: ctypes.CDLL) -> None:
-        self.plan, self.kind = plan, kind
+        self.plan, self.kind, self._draws = plan, kind, plan.draws
         self._function = getattr(native, f"fedgbo_network_{TYPES[kind]}")
         self._rooms: dict[int, tuple[Tensor, Tensor, Rows]] = {}  # plan, room and 0, 1, 2, ... by batch size
 
@@ -149,9 +168,10 @@ class Network:
         (inputs, targets, rows), (plan, room, _) = batches, self._room(size)
         inputs, targets, chosen = inputs.contiguous(), targets.contiguous(), torch.from_numpy(rows)
         losses = (ctypes.c_double * (len(rows) // size))()
+        masks = self.plan.masks(size, len(losses), self.kind) if self._draws else None
         code = self._function(
             *(plan.data_ptr(), inputs.data_ptr(), targets.data_ptr(), chosen.data_ptr(), len(losses)),
-            *(params.data_ptr(), *rest, room.data_ptr(), losses),
+            *(params.data_ptr(), *rest, None if masks is None else masks.data_ptr(), room.data_ptr(), losses),
         )
         if code < 0:
             last = self.plan.outputs - 1
@@ -161,7 +181,7 @@ class Network:
     def _room(self, batch: int) -> tuple[Tensor, Tensor, Rows]:
         if batch not in self._rooms:
             plan = self.plan.numbers(batch)
-            count = self._function(plan.data_ptr(), *[None] * 3, 0, *[None] * 3, 0.0, None, None, 0.0, 0.0, None, None)
+            count = self._function(plan.data_ptr(), *[None] * 3, 0, *[None] * 3, 0.0, None, None, 0.0, 0.0, *[None] * 3)
             if len(self._rooms) > 2:  # batches of many sizes: keep a few
                 self._rooms.clear()
             self._rooms[batch] = plan, torch.zeros(count, dtype=self.kind), np.arange(batch)
@@ -234,6 +254,8 @@ def _read(leaf: nn.Module, shape: tuple[int, ...]) -> Layer | None:
         return _pooling(leaf, shape)
     if kind in ACTIVATIONS and getattr(leaf, "approximate", "none") == "none":
         return Layer(ACTIVATION, shape[0], how=ACTIVATIONS[kind]) if len(shape) in (1, 3) else None
+    if isinstance(leaf, nn.Dropout | nn.Dropout2d) and kind in DROPOUTS:
+        return _dropout(leaf, shape)
     if isinstance(leaf, nn.Flatten) and kind is nn.Flatten and (leaf.start_dim, leaf.end_dim) == (1, -1):
         return Layer(FLATTEN, prod(shape))
     if isinstance(leaf, nn.Linear) and kind is nn.Linear and shape == (leaf.in_features,):
@@ -247,6 +269,14 @@ def _convolution(leaf: nn.Conv2d) -> Layer | None:
         return None
     kernel, stride, padding = _pair(leaf.kernel_size), _pair(leaf.stride), _pair(leaf.padding)
     return Layer(CONVOLUTION, leaf.out_channels, kernel, stride, padding, bias=int(leaf.bias is not None))
+
+
+def _dropout(leaf: nn.Dropout | nn.Dropout2d, shape: tuple[int, ...]) -> Layer | None:
+    by_channel = isinstance(leaf, nn.Dropout2d)
+    if not leaf.training or not 0 < leaf.p < 1 or len(shape) not in ((3,) if by_channel else (1, 3)):
+        return None  # torch draws nothing, or has a rule of its own
+    drawn = shape[0] if by_channel else prod(shape)
+    return Layer(ACTIVATION, shape[0], how=DROPOUTS[type(leaf)], dropped=leaf.p, drawn=drawn)
 
 
 def _pooling(leaf: Any, shape: tuple[int, ...]) -> Layer | None:
