@@ -9,8 +9,8 @@ from fedgbo.data.federated import FederatedData, compare_memory, hold_out
 from fedgbo.data.samples import WINDOW, SparseSamples, TensorSamples, WindowSamples
 from fedgbo.data.shakespeare import window_data
 from fedgbo.data.synthetic_text import synthetic_text
+from fedgbo.engines.one_call import SparseDescent
 from fedgbo.engines.select import engine_for
-from fedgbo.engines.sparse import SparseDescent
 from fedgbo.optimisers import SGD
 from fedgbo.runs.config import RunConfig
 from fedgbo.tasks import TASKS

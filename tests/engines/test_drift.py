@@ -15,9 +15,9 @@ from torch import nn
 import fedgbo
 from fedgbo.algorithms import ALGORITHMS
 from fedgbo.engines.drift import ClientSteps, CohortDrift, MeasuringEngine, PairwiseCosine
+from fedgbo.engines.one_call import SparseDescent
 from fedgbo.engines.plain import PlainEngine
 from fedgbo.engines.select import engine_for
-from fedgbo.engines.sparse import SparseDescent
 from fedgbo.native import library
 from fedgbo.runs.checkpoint import digest
 from fedgbo.tasks import TASKS

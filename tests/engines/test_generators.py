@@ -26,8 +26,11 @@ def threads_always_pay(monkeypatch):
 
 
 def around(layer):
-    """Return a function that makes a network of 8 hidden units with this layer in the middle."""
-    return lambda: nn.Sequential(nn.Linear(3, 8), layer(), nn.Linear(8, 2))
+    """Return a function that makes a network of 8 hidden units with this layer in the middle.
+
+    The C code for whole networks does not know Softplus.
+    """
+    return lambda: nn.Sequential(nn.Linear(3, 8), nn.Softplus(), layer(), nn.Linear(8, 2))
 
 
 class Noise(nn.Module):

@@ -8,10 +8,9 @@ import fedgbo
 from fedgbo.bench.models import MODELS
 from fedgbo.engines import select
 from fedgbo.engines.drift import MeasuringEngine
-from fedgbo.engines.one_call import OneCall
+from fedgbo.engines.one_call import OneCall, SparseDescent
 from fedgbo.engines.plain import InPlace, PlainEngine
 from fedgbo.engines.select import engine_for, explain
-from fedgbo.engines.sparse import SparseDescent
 from fedgbo.engines.threads import ThreadedEngine
 from fedgbo.native import library
 from fedgbo.tasks import TASKS

@@ -11,9 +11,9 @@ from torch.nn import functional
 import fedgbo
 from fedgbo.core.schedule import at_round
 from fedgbo.data.federated import FederatedData
-from fedgbo.engines import sparse
+from fedgbo.engines import one_call as sparse
+from fedgbo.engines.one_call import SparseDescent
 from fedgbo.engines.select import engine_for
-from fedgbo.engines.sparse import SparseDescent
 from fedgbo.native import library
 from tests.engines.rounds import EXAMPLES, States, client_of, numbers, train, vectors
 from tests.engines.sparse_tasks import FEATURES, sparse_samples, sparse_task

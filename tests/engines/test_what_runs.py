@@ -8,10 +8,9 @@ from torch import nn
 
 import fedgbo
 from fedgbo.engines.cohort import CohortEngine
-from fedgbo.engines.one_call import OneCall
+from fedgbo.engines.one_call import OneCall, SparseDescent
 from fedgbo.engines.plain import InPlace
 from fedgbo.engines.select import engine_for
-from fedgbo.engines.sparse import SparseDescent
 from fedgbo.engines.threads import ThreadedEngine
 from fedgbo.native import library
 from tests.conftest import make_task

@@ -9,9 +9,8 @@ from fedgbo.costs.flops import ModelCost
 from fedgbo.engines.cohort import CohortEngine
 from fedgbo.engines.drift import MeasuringEngine
 from fedgbo.engines.engine import Engine, LocalEngine
-from fedgbo.engines.one_call import OneCall
+from fedgbo.engines.one_call import OneCall, SparseDescent, sparse_descent
 from fedgbo.engines.plain import InPlace, PlainEngine
-from fedgbo.engines.sparse import SparseDescent, sparse_descent
 from fedgbo.engines.threads import ThreadedEngine
 from fedgbo.native import library
 from fedgbo.tasks.task import Task

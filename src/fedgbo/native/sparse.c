@@ -1,5 +1,5 @@
 /* K local steps y <- y - (offset + scale (g + pull (y - x))) of a linear classifier on sparse samples, with the mean
-   cross-entropy of a minibatch as the loss: engines/sparse.py.
+   cross-entropy of a minibatch as the loss: engines/one_call.py.
 
    y has the layout of nn.Linear: weight (classes, features), then bias (classes). Sample r has the features
    indices[indptr[r] ... indptr[r + 1] - 1]. The value of a feature is its count divided by the sum of the sample's counts,

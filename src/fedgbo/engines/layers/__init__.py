@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgbo.engines.layers.conv import FastConv2d, FastMaxPool2d
-from fedgbo.engines.layers.network import is_changed
+from fedgbo.engines.layers.plan import is_changed
 from fedgbo.engines.layers.recurrent import FastGRU, FastLSTM, supports
 from fedgbo.native import by_onednn, product, slow_mkl
 

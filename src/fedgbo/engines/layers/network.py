@@ -6,8 +6,7 @@ wrote. A network that is a stack of layers that the C file knows avoids both.
 
 import copy
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -17,84 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgbo.core import AffineStep, DataError, MaxEntropy, Proximal, Rows, Term
+from fedgbo.engines.generators import Generators
+from fedgbo.engines.layers.plan import LOSSES, Plan, read_plan
 from fedgbo.native import TYPES, addresses, library
 from fedgbo.tasks.task import Batch
-
-LOSSES: dict[Callable[..., Tensor], int] = {
-    functional.cross_entropy: 0,
-    functional.mse_loss: 1,
-}  # and their numbers in C
-CONVOLUTION, MAX_POOL, MEAN_POOL, ACTIVATION, FLATTEN, LINEAR = range(6)
-RELU = 0
-ACTIVATIONS: dict[type[nn.Module], int] = {nn.ReLU: RELU, nn.Tanh: 1, nn.Sigmoid: 2, nn.GELU: 3, nn.SiLU: 4}
-DROPOUTS: dict[type[nn.Module], int] = {nn.Dropout: 5, nn.Dropout2d: 6}  # which the C file takes for activations
-LAYERS = 64  # at most, as in the C file
-
-
-@dataclass(frozen=True)
-class Layer:
-    """One line of the C file's plan."""
-
-    kind: int
-    outputs: int
-    kernel: tuple[int, int] = (1, 1)
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
-    how: int = 0  # the activation; of a MAX_POOL, whether ReLU follows
-    bias: int = 0
-    dropped: float = 0.0  # the share of zeros in a dropout's mask
-    drawn: int = 0  # numbers in it for each sample
-
-    def numbers(self) -> tuple[int, ...]:
-        return self.kind, self.outputs, *self.kernel, *self.stride, *self.padding, self.how, self.bias
-
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of a sample after this layer."""
-        if self.kind in (FLATTEN, LINEAR):
-            return (self.outputs,)
-        if self.kind == ACTIVATION:
-            return shape
-        sizes = zip(shape[1:], self.kernel, self.stride, self.padding, strict=True)
-        return self.outputs, *((size + 2 * p - k) // s + 1 for size, k, s, p in sizes)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the C file needs to know of a network, but for the batch size."""
-
-    loss: Callable[..., Tensor]
-    input: tuple[int, ...]  # shape of a sample
-    layers: tuple[Layer, ...]
-
-    @property
-    def outputs(self) -> int:
-        return self.layers[-1].outputs
-
-    @property
-    def ends_linear(self) -> bool:
-        return self.layers[-1].kind == LINEAR
-
-    @property
-    def draws(self) -> bool:
-        return any(layer.drawn for layer in self.layers)
-
-    def masks(self, batch: int, count: int, kind: torch.dtype) -> Tensor:
-        """Draw the masks of all dropouts for `count` batches, with the very numbers that torch's layers would draw."""
-        drawn = [layer for layer in self.layers if layer.drawn]
-        masks = torch.empty(count, batch * sum(layer.drawn for layer in drawn), dtype=kind)
-        for one in masks:
-            for layer, part in zip(drawn, one.split([batch * layer.drawn for layer in drawn]), strict=True):
-                part.bernoulli_(1 - layer.dropped).div_(1 - layer.dropped)
-        return masks
-
-    def numbers(self, batch: int) -> Tensor:
-        """Return it as the C file reads it, for batches of so many samples."""
-        images = self.layers[0].kind in (CONVOLUTION, MAX_POOL, MEAN_POOL) or FLATTEN in {x.kind for x in self.layers}
-        shape = self.input if images else (prod(self.input), 1, 1)
-        numbers = [batch, LOSSES[self.loss], *shape, int(images), len(self.layers)]
-        for layer in self.layers:
-            numbers.extend(layer.numbers())
-        return torch.tensor(numbers, dtype=torch.int32)
 
 
 class Network:
@@ -188,6 +113,7 @@ class Network:
         return self._rooms[batch]
 
 
+TRACED = 1e-3  # of the largest entry, by which the first gradient of a traced module may differ
 TERMS = (Proximal, MaxEntropy)  # those that the C code has
 
 
@@ -205,110 +131,28 @@ def network_for(module: nn.Module, inputs: Tensor, loss: Callable[..., Tensor]) 
     kind = parameters[0].dtype
     if kind not in TYPES or any(p.dtype != kind or not p.requires_grad or not p.is_cpu for p in parameters):
         return None
-    if any(is_changed(m) for m in module.modules()):
+    plan = read_plan(module, tuple(inputs.shape[1:]), loss)
+    if plan is None:
         return None
-    leaves = list(_leaves(module))
-    if sum(len(list(leaf.parameters())) for leaf in leaves) != len(parameters):  # one layer in two places
-        return None
-    layers = read_layers(leaves, tuple(inputs.shape[1:]))
-    return None if layers is None else Network(Plan(loss, tuple(inputs.shape[1:]), layers), kind, native)
+    network = Network(plan, kind, native)
+    return network if _agrees(network, module, inputs.to(kind)) else None
 
 
-def is_changed(module: nn.Module) -> bool:
-    """Return whether a module does more than its class: it has hooks, or a `forward` of its own."""
-    hooks = any(value for key, value in vars(module).items() if key.endswith("_hooks") and isinstance(value, dict))
-    return hooks or "forward" in vars(module)
-
-
-def _leaves(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of nested nn.Sequential in order."""
-    if type(module) is nn.Sequential:
-        for child in module:
-            yield from _leaves(child)
-    elif type(module) is not nn.Identity:
-        yield module
-
-
-def read_layers(leaves: list[nn.Module], shape: tuple[int, ...]) -> tuple[Layer, ...] | None:
-    """Return the plan of layers for samples of this shape, or None if one of them is not known."""
-    layers: list[Layer] = []
-    for leaf in leaves:
-        layer = _read(leaf, shape)
-        if layer is None:
-            return None
-        shape = layer.shape(shape)
-        if min(shape) < 1:
-            return None
-        if layer.kind != FLATTEN or layers:  # samples that go in as features lie as torch flattens them
-            layers.append(layer)
-    layers = _joined(layers)
-    ends_well = len(shape) == 1 and any(layer.kind in (CONVOLUTION, LINEAR) for layer in layers)
-    return tuple(layers) if ends_well and len(layers) <= LAYERS else None
-
-
-def _read(leaf: nn.Module, shape: tuple[int, ...]) -> Layer | None:
-    kind, images = type(leaf), len(shape) == 3
-    if isinstance(leaf, nn.Conv2d) and kind is nn.Conv2d and images and leaf.in_channels == shape[0]:
-        return _convolution(leaf)
-    if kind in (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d) and images:
-        return _pooling(leaf, shape)
-    if kind in ACTIVATIONS and getattr(leaf, "approximate", "none") == "none":
-        return Layer(ACTIVATION, shape[0], how=ACTIVATIONS[kind]) if len(shape) in (1, 3) else None
-    if isinstance(leaf, nn.Dropout | nn.Dropout2d) and kind in DROPOUTS:
-        return _dropout(leaf, shape)
-    if isinstance(leaf, nn.Flatten) and kind is nn.Flatten and (leaf.start_dim, leaf.end_dim) == (1, -1):
-        return Layer(FLATTEN, prod(shape))
-    if isinstance(leaf, nn.Linear) and kind is nn.Linear and shape == (leaf.in_features,):
-        return Layer(LINEAR, leaf.out_features, bias=int(leaf.bias is not None))
-    return None
-
-
-def _convolution(leaf: nn.Conv2d) -> Layer | None:
-    plain = leaf.groups == 1 and leaf.dilation == (1, 1) and leaf.padding_mode == "zeros"
-    if not plain or isinstance(leaf.padding, str):
-        return None
-    kernel, stride, padding = _pair(leaf.kernel_size), _pair(leaf.stride), _pair(leaf.padding)
-    return Layer(CONVOLUTION, leaf.out_channels, kernel, stride, padding, bias=int(leaf.bias is not None))
-
-
-def _dropout(leaf: nn.Dropout | nn.Dropout2d, shape: tuple[int, ...]) -> Layer | None:
-    by_channel = isinstance(leaf, nn.Dropout2d)
-    if not leaf.training or not 0 < leaf.p < 1 or len(shape) not in ((3,) if by_channel else (1, 3)):
-        return None  # torch draws nothing, or has a rule of its own
-    drawn = shape[0] if by_channel else prod(shape)
-    return Layer(ACTIVATION, shape[0], how=DROPOUTS[type(leaf)], dropped=leaf.p, drawn=drawn)
-
-
-def _pooling(leaf: Any, shape: tuple[int, ...]) -> Layer | None:
-    channels, *sizes = shape
-    if isinstance(leaf, nn.AdaptiveAvgPool2d):
-        wanted = _pair(leaf.output_size)  # type: ignore[arg-type]
-        if None in wanted or any(size % out for size, out in zip(sizes, wanted, strict=True)):
-            return None
-        kernel = sizes[0] // wanted[0], sizes[1] // wanted[1]
-        return Layer(MEAN_POOL, channels, kernel, kernel)
-    numbers = _pair(leaf.kernel_size), _pair(leaf.stride), _pair(leaf.padding)
-    if isinstance(leaf, nn.MaxPool2d):
-        plain = leaf.dilation in (1, (1, 1)) and not leaf.return_indices
-        return Layer(MAX_POOL, channels, *numbers) if plain and not leaf.ceil_mode else None
-    plain = leaf.divisor_override is None and (leaf.count_include_pad or numbers[2] == (0, 0))
-    return Layer(MEAN_POOL, channels, *numbers) if plain and not leaf.ceil_mode else None
-
-
-def _pair(value: int | tuple[int, ...] | None) -> tuple[int, int]:
-    return (value[0], value[1]) if isinstance(value, tuple) else (value, value)  # type: ignore[return-value]
-
-
-def _joined(layers: list[Layer]) -> list[Layer]:
-    """Let max-pooling do the ReLU beside it, on fewer values: the two commute."""
-    joined: list[Layer] = []
-    for layer in layers:
-        before = joined[-1] if joined else None
-        for pool, relu in ((before, layer), (layer, before)):
-            if pool is None or relu is None or pool.kind != MAX_POOL or (relu.kind, relu.how) != (ACTIVATION, RELU):
-                continue
-            joined[-1] = Layer(MAX_POOL, pool.outputs, pool.kernel, pool.stride, pool.padding, how=1)
-            break
-        else:
-            joined.append(layer)
-    return joined
+def _agrees(network: Network, module: nn.Module, inputs: Tensor) -> bool:
+    """Return whether a gradient of the network is that of the module: a `forward` can do more than its graph says."""
+    parameters, plan, generators = list(module.parameters()), network.plan, Generators()
+    params = torch.cat([p.detach().reshape(-1) for p in parameters])
+    ours = torch.empty_like(params)
+    with generators.kept():
+        scores = module(inputs).detach()
+        if scores.shape != (len(inputs), plan.outputs):
+            return False
+        targets = scores.argmin(1) if plan.loss is functional.cross_entropy else scores + 1  # of a large loss
+        generators.start(0)
+        network.gradient(params, (inputs, targets), ours)
+        generators.start(0)
+        theirs = torch.autograd.grad(plan.loss(module(inputs), targets), parameters, allow_unused=True)
+    if any(grad is None for grad in theirs):  # a part was under torch.no_grad
+        return False
+    expected = torch.cat([grad.reshape(-1) for grad in theirs])
+    return bool((ours - expected).abs().max() <= TRACED * expected.abs().max())
