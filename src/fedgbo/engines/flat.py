@@ -27,12 +27,15 @@ class FlatModel:
 
     Parameters of the vector's type are views into it. Others, such as bfloat16, are rounded copies of it: the vector is
     float32, or float64 if a parameter is, so that small steps are not lost. Frozen parameters are not part of it. With
-    `fast`, layers that are known are replaced by faster ones, and a stack of such layers by one call of C code.
+    `fast`, layers that are known are replaced by faster ones if the module takes `inputs` with them, and a stack of
+    such layers by one call of C code.
     """
 
-    def __init__(self, module: nn.Module, loss: Callable[[Any, Any], Any], *, fast: bool = True) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Callable[[Any, Any], Any], *, fast: bool = True, inputs: Any = None
+    ) -> None:
         self.original = module  # with the same parameters
-        self.module = accelerate(module) if fast else module
+        self.module = accelerate(module, inputs) if fast else module
         self._fast = fast
         self.loss = loss
         self._names = [name for name, p in self.module.named_parameters() if p.requires_grad]
@@ -41,7 +44,6 @@ class FlatModel:
         ends = accumulate(p.numel() for p in self._parameters)
         self._begins = list(zip([0, *ends], self._parameters, strict=False))  # where each begins in the vector
         self.params = torch.cat([p.detach().reshape(-1).to(kind) for p in self._parameters])
-        self.input_type = next(p.dtype for p in module.parameters() if p.is_floating_point())
         self._views = all(p.dtype == kind for p in self._parameters)
         self.network: Network | None = None  # in C code
         self.generator: OwnGenerator | None = None  # of training; None: torch's process-wide one
@@ -203,6 +205,11 @@ class FlatModel:
 
     def _keep_hidden(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._hidden = args[0]
+
+
+def input_type(module: nn.Module) -> torch.dtype:
+    """Return the type of the module's first floating parameter, in which it gets numbers as inputs."""
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
 
 def _dense(grad: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from fedgbo.engines.evaluate import (
     chunks_of,
 )
 from fedgbo.engines.fit import check_fit
-from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.flat import FlatModel, input_type
 from fedgbo.engines.generators import Generators, OwnGenerator
 from fedgbo.engines.module import Blueprint
 from fedgbo.tasks.task import Batch, Task
@@ -74,8 +74,10 @@ class PlainEngine:
         self._fast = descent is not None
         optimisers = [own for name, own in vars(algorithm).items() if isinstance(own, Optimiser) and name != "server"]
         self._not_affine = [type(own).__name__ for own in optimisers if not isinstance(own, AffineOptimiser)]
-        self.model = FlatModel(self.build_model(), task.loss, fast=self._fast)
+        module = self.build_model()
+        self._input_type = input_type(module)
         self.sample = self.on_device(first)
+        self.model = FlatModel(module, task.loss, fast=self._fast, inputs=self.sample[0])
         check_fit(self.model, task, *self.sample)
         self.model.specialise(self.sample[0], algorithm.terms)
         self.draws, self.origin = self._try_out(self.model.params.clone())
@@ -134,7 +136,7 @@ class PlainEngine:
 
     def new_model(self, terms: Sequence[Term]) -> FlatModel:
         """Return another model like the engine's own, for another worker."""
-        model = FlatModel(self.build_model(), self.task.loss, fast=self._fast)
+        model = FlatModel(self.build_model(), self.task.loss, fast=self._fast, inputs=self.sample[0])
         model.specialise(self.sample[0], terms)
         model.buffers.adopt(self.model.buffers)
         model.generator = None if self.model.generator is None else OwnGenerator()
@@ -224,7 +226,7 @@ class PlainEngine:
 
     def on_device(self, batch: Batch) -> Batch:
         """Move a batch to the device: numbers in the model's floating type, whole numbers in targets as int64."""
-        kind = self.model.input_type
+        kind = self._input_type
         inputs, targets = batch
         if isinstance(inputs, Tensor) and isinstance(targets, Tensor):  # the usual case, without the cost of a tree
             return self._inputs(inputs, kind), self._targets(targets, kind)

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import fedgbo
 from fedgbo.engines import layers
 from fedgbo.engines.flat import FlatModel
-from fedgbo.engines.layers import accelerate
+from fedgbo.engines.layers import accelerate, replaced
 from fedgbo.engines.layers.conv import FastConv2d
 from fedgbo.engines.layers.recurrent import FastGRU
 from fedgbo.models.paper import digits_cnn
@@ -159,3 +160,45 @@ def test_inside_a_flat_model(case):
     params = slow_model.params + 0.01
     (ours, _), (theirs, _) = fast_model.gradient(params, (x, y)), slow_model.gradient(params, (x, y))
     assert (ours - theirs).abs().max() < 1e-5 * theirs.abs().max()
+
+
+class Viewing(nn.Module):
+    """`view` fails on channels-last images of more than one pixel."""
+
+    def __init__(self, flatten=False):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        self.pool, self.gru = nn.MaxPool2d(2), nn.GRU(8, 4, batch_first=True)
+        self.drop, self.out, self.flatten = nn.Dropout().eval(), nn.Linear(64, 3), flatten
+
+    def forward(self, x):
+        x = self.pool(functional.relu(self.norm(self.conv(x))))
+        x = x.flatten(1) if self.flatten else x.view(x.size(0), -1)
+        return self.out(self.gru(x.view(len(x), -1, 8))[0].flatten(1))
+
+
+def test_convolutions_stay_where_images_are_viewed():
+    few, many = torch.randn(2, 1, 8, 8), torch.randn(50, 1, 8, 8)  # of which only the second is made channels-last
+    stock = Viewing()
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        accelerate(stock)(many)
+    fast = accelerate(stock, few)
+    assert replaced(fast) == ["GRU"]
+    assert type(fast.conv) is nn.Conv2d
+    assert_same_function(fast, stock, many)
+    assert [layer.training for layer in fast.modules()] == [layer.training for layer in stock.modules()]
+    other = accelerate(Viewing(flatten=True), few)
+    assert replaced(other) == ["Conv2d", "GRU", "MaxPool2d"]
+    assert not other.conv.always_last
+    assert other.training
+    assert not other.drop.training
+
+
+def test_a_model_that_views_its_images_is_trained():
+    random = torch.Generator().manual_seed(0)
+    pairs = [(torch.randn(40, 1, 8, 8, generator=random), torch.randint(3, (40,), generator=random)) for _ in range(4)]
+    data = fedgbo.FederatedData.from_clients(train=pairs[:3], test=pairs[3])
+    task = fedgbo.Task("views", data, Viewing, clients_per_round=2, batch_size=20)
+    algorithm = fedgbo.FedGBO(fedgbo.SGDm(0.1, 0.9))
+    ours, textbook = (fedgbo.run(task, algorithm, rounds=2, local_steps=3, engine=how) for how in ("auto", "plain"))
+    assert torch.allclose(ours.params, textbook.params, rtol=1e-4, atol=1e-5)

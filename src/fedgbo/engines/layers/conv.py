@@ -24,6 +24,7 @@ class FastConv2d(nn.Conv2d):
 
     pooled = False
     relu = False
+    always_last = False  # channels-last for all sizes, to see whether a model can do with it
 
     def forward(self, input: Tensor) -> Tensor:
         """Return (B, O, H', W') for (B, C, H, W), or (B, O, H' // 2, W' // 2)."""
@@ -38,9 +39,10 @@ class FastConv2d(nn.Conv2d):
         if not input.is_cpu or input.ndim != 4 or input.shape[1] != self.in_channels or 0 in input.shape:
             return super().forward(input)
         weights, numbers = self.weight.numel(), input.numel()
-        if weights > MANY * numbers and not isinstance(self.padding, str) and library() and not slow_mkl():
+        last = weights < numbers or self.always_last
+        if weights > MANY * numbers and not isinstance(self.padding, str) and library() and not slow_mkl() and not last:
             return self._by_product(input, self.padding)
-        layout = torch.channels_last if weights < numbers else torch.contiguous_format  # the weights are copied, too
+        layout = torch.channels_last if last else torch.contiguous_format  # the weights are copied, too
         weight, x = self.weight.contiguous(memory_format=layout), input.contiguous(memory_format=layout)
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
