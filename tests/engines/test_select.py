@@ -42,7 +42,7 @@ class Einsum(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(784, 900))
+        self.weight = nn.Parameter(torch.zeros(784, 300))
 
     def forward(self, x):
         return torch.einsum("bi,io->bo", x.flatten(1), self.weight)

@@ -8,7 +8,7 @@ import torch
 
 from fedgbo.core import ConfigError
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8  # <malloc.h>
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # <malloc.h>
 LARGE = 1 << 30
 CPU = torch.device("cpu")
 
@@ -66,8 +66,9 @@ def keep_freed_memory() -> bool:
     """Let this process reuse the blocks it frees; return whether the C library could be told so.
 
     A step frees and takes tens of megabytes, and each page that comes back from the kernel is zeroed and mapped anew.
-    Large blocks come from one heap (no mmap of their own, which ends with the block), the heap is not trimmed, and all
-    threads share it: the heaps of further threads hold at most 64 MB and are unmapped when they run empty.
+    Large blocks come from the heaps (no mmap of their own, which ends with the block), and the heaps are not trimmed.
+    Each thread has a heap of its own: with one for all, two threads waited for each other at every operation and were
+    little faster than one.
     The process then stays at its peak memory, and that is somewhat higher: freed blocks are not always filled again.
     Does nothing where there is no glibc (macOS, Windows, musl).
     """
@@ -78,7 +79,7 @@ def keep_freed_memory() -> bool:
     except (OSError, TypeError, AttributeError):
         return False
     mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
-    settings = {M_MMAP_THRESHOLD: LARGE, M_TRIM_THRESHOLD: LARGE, M_TOP_PAD: 16 << 20, M_ARENA_MAX: 1}
+    settings = {M_MMAP_THRESHOLD: LARGE, M_TRIM_THRESHOLD: LARGE, M_TOP_PAD: 16 << 20}
     taken = [mallopt(setting, value) == 1 for setting, value in settings.items()]
     return all(taken)
 

@@ -21,7 +21,6 @@ ENGINES = {
     "vmap": "many clients at a time by torch.func.vmap, as on a GPU",
 }
 WORTH_THREADS = 1_000_000  # multiply-adds of a batch's forward pass; below, threads mostly wait for Python's lock
-IN_PYTHON = 8  # times as many, where Python runs between the layers
 
 
 def engine_for(
@@ -108,8 +107,7 @@ def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
     if cost.macs is None or cost.gradient_flops is None:
         return False, "the size of the model could not be counted"
     macs = batch * max(cost.macs, int(cost.gradient_flops) // 6)  # torch's count has products outside known layers
-    worth = WORTH_THREADS if isinstance(plain.descent, OneCall) else WORTH_THREADS * IN_PYTHON
-    why = f"a minibatch takes {macs:,} multiply-adds, threads pay off from {worth:,}"
-    if macs >= worth and plain.draws and not plain.draw_apart():
+    why = f"a minibatch takes {macs:,} multiply-adds, threads pay off from {WORTH_THREADS:,}"
+    if macs >= WORTH_THREADS and plain.draws and not plain.draw_apart():
         return False, "the model or the data draw random numbers, from generators that threads would share"
-    return macs >= worth, why
+    return macs >= WORTH_THREADS, why
