@@ -9,7 +9,8 @@ import torch
 from fedgbo.core import ConfigError
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # <malloc.h>
-LARGE = 1 << 30
+LARGE = 2**31 - 1  # bytes, the most that mallopt takes
+NEVER = -1  # is trimmed what is free at the top of a heap
 CPU = torch.device("cpu")
 
 
@@ -79,7 +80,7 @@ def keep_freed_memory() -> bool:
     except (OSError, TypeError, AttributeError):
         return False
     mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
-    settings = {M_MMAP_THRESHOLD: LARGE, M_TRIM_THRESHOLD: LARGE, M_TOP_PAD: 16 << 20}
+    settings = {M_MMAP_THRESHOLD: LARGE, M_TRIM_THRESHOLD: NEVER, M_TOP_PAD: 16 << 20}
     taken = [mallopt(setting, value) == 1 for setting, value in settings.items()]
     return all(taken)
 
