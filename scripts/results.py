@@ -3,9 +3,10 @@
     python scripts/results.py               # the page from the files: make results
     python scripts/results.py runs/real     # first the runs below it into the files: make results RUNS=runs/real
 
-A task's runs go into docs/results/TASK.csv (of digits, name those of `make demo` alone), and those with averages of
-models into recipe.csv. These files are written anew: name all folders of a task at once. The generated sections of the
-page are between <!-- begin: NAME --> and <!-- end -->; the rest of the page is written by hand and stays.
+A task's runs go into docs/results/TASK.csv (of digits, name those of `make demo` alone), those with averages of models
+into recipe.csv, and those of FedAvg with a smaller learning rate into study/cifar100-fedavg.csv. These files are
+written anew: name all folders of a task at once. The generated sections of the page are between <!-- begin: NAME -->
+and <!-- end -->; the rest of the page is written by hand and stays.
 """
 
 import argparse
@@ -16,11 +17,13 @@ from pathlib import Path
 
 from results_digits import digits_parts, draw_digits
 from results_recipe import AVERAGED, decays_part, recipe_part
-from results_study import STUDIES, draw_study, study_part
+from results_study import SMALLER, STUDIES, draw_study, seeds_part, study_part
 from results_tasks import TASKS, draw, save_with_digest, task_part
 
 from fedgbo.core.errors import FedGBOError
 from fedgbo.core.files import write_atomic
+from fedgbo.experiments.experiment import read_experiment
+from fedgbo.experiments.shelf import identity
 from fedgbo.experiments.theory.measure import bound_chart
 from fedgbo.reports.load import collect, metrics_csv, read_metrics
 
@@ -34,8 +37,11 @@ def export(places: Sequence[Path], folder: Path) -> None:
     for problem in found.problems:
         print(f"left out: {problem.reason}", file=sys.stderr)
     averaged = [run for run in found.runs if run.config.algorithm["name"] == AVERAGED and run.records]
-    names = (*TASKS, "digits")  # of digits, the runs of `make demo`
-    kinds = {name: [r for r in found.runs if r.config.task["name"] == name and r not in averaged] for name in names}
+    named = {identity(config) for config in read_experiment(folder / "study" / f"{SMALLER}.toml").configs}
+    smaller = [run for run in found.runs if identity(run.config) in named and run.records]
+    names, apart = (*TASKS, "digits"), [*averaged, *smaller]  # of digits, the runs of `make demo`
+    kinds = {name: [r for r in found.runs if r.config.task["name"] == name and r not in apart] for name in names}
+    kinds[f"study/{SMALLER}"] = smaller
     kinds["recipe"] = [run for run in averaged if run.config.task["name"] == "cifar100"]
     for name, found_runs in kinds.items():
         runs = [run for run in found_runs if run.records]
@@ -98,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in STUDIES:
             parts[f"study-{name}"] = study_part(name, folder)
             draw_study(name, folder, given.docs / "images")
+        parts["study-seeds"] = seeds_part(folder)
         write_atomic(page, fill(page.read_text(encoding="utf-8"), parts).encode())
     except FedGBOError as error:
         raise SystemExit(str(error)) from error

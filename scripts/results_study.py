@@ -1,9 +1,11 @@
 """What docs/results.md says of the studies at equal effort: the search, the final runs, and the picture."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from results_tasks import MILESTONES, accuracies, save_with_digest, wrapped
 
+from fedgbo.experiments.shelf import identity
 from fedgbo.experiments.study import (
     diverged_contenders,
     diverged_runs,
@@ -15,10 +17,11 @@ from fedgbo.experiments.study import (
 from fedgbo.reports.comparison import conclusion, summarise
 from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
-from fedgbo.reports.load import Group
+from fedgbo.reports.load import Group, group_runs, read_metrics
 from fedgbo.reports.table import Cell, Table, markdown
 
 STUDIES = ("cifar100", "digits-average")
+SMALLER = "cifar100-fedavg"  # runs of FedAvg with a smaller learning rate than the study's choice
 
 
 def study_part(name: str, folder: Path) -> str:
@@ -44,6 +47,26 @@ def study_part(name: str, folder: Path) -> str:
     return "\n\n".join(parts)
 
 
+def seeds_part(folder: Path) -> str:
+    """Return the table of the contenders whose final runs ended with every seed, beside FedAvg with a smaller lr."""
+    file = folder / "study" / f"{SMALLER}.csv"
+    study, runs = read_study(folder / "study" / "cifar100.toml"), kept_runs(folder / "study" / "cifar100.csv")
+    smaller = group_runs(read_metrics(file))[0] if file.exists() else None
+    if smaller is None:
+        return "No runs yet."
+    rate = smaller.runs[0].config.algorithm["optimiser"]["lr"]
+    groups = [replace(smaller, label=f"fedavg, lr {rate}")]
+    for contender in study.contenders:
+        wanted = [identity(config) for config in contender.final_runs(runs)]
+        found = [runs[name] for name in wanted if name in runs and runs[name].status != "diverged"]
+        if found and len(found) == len(wanted) == len(smaller.runs):
+            groups.append(replace(group_runs(found)[0], label=contender.label))
+    said = [*map(wrapped, conclusion(summarise(groups))), wrapped(" ".join(cost_remarks(True, len(smaller.runs))))]
+    return "\n\n".join(
+        [markdown(_table(groups, [], f"FedAvg with lr {rate} and the chosen settings of the others")).strip(), *said]
+    )
+
+
 def draw_study(name: str, folder: Path, images: Path) -> None:
     """Draw the mean accuracy of every contender; the picture ends with a digest of the file that it was made of."""
     file = folder / "study" / f"{name}.csv"
@@ -55,7 +78,7 @@ def draw_study(name: str, folder: Path, images: Path) -> None:
     save_with_digest(chart, file, images / f"study-{name}")
 
 
-def _table(groups: list[Group], diverged: list[str]) -> Table:
+def _table(groups: list[Group], diverged: list[str], what: str = "The chosen settings") -> Table:
     seeds = sorted(run.config.seed for run in groups[0].runs)
     end = int(groups[0].rounds[-1])
     marks = [*[t for t in MILESTONES if t < end][-3:], end]
@@ -65,5 +88,5 @@ def _table(groups: list[Group], diverged: list[str]) -> Table:
     columns = (*cost_columns(True), *(f"After {t} (%)" for t in marks))
     rows += [(Cell(label), Cell("diverged"), *[Cell("-")] * (len(columns) - 2)) for label in diverged]
     several = "s" if len(seeds) > 1 else ""
-    title = f"The chosen settings on the test set: {end} rounds, seed{several} {', '.join(map(str, seeds))}"
+    title = f"{what} on the test set: {end} rounds, seed{several} {', '.join(map(str, seeds))}"
     return Table("study", title, columns, tuple(rows), measured=True)
