@@ -37,6 +37,9 @@ class OneCall:
             batch = task.batch_size or int(np.diff(offsets).max())
             self._most = max(1, ROOM // (batch * network.sample_bytes))
         self._draws = network.plan.draws
+        if self._draws:
+            size = task.batch_size or int(np.diff(offsets).max())
+            self._most = min(self._most, max(1, ROOM // (size * network.mask_bytes)))
         if self._draws and type(train) is not TensorSamples:
             self._most = 1  # the data may draw from the generators that dropout draws from, in turns with it
 

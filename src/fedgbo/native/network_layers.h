@@ -174,6 +174,7 @@ static void max_forward(const layer *l, const real *in, real *out, long out_row,
 
 static void max_backward(const layer *l, const whole *choice, const real *grad, real *d_in) {
     int C = l->stored, once = l->h * l->kh == l->H && l->w * l->kw == l->W && l->kh == l->sh && l->kw == l->sw;
+    once = once && l->ph == 0 && l->pw == 0; /* with padding, the last row or column may be in no window */
     if (!once) memset(d_in, 0, (long)l->H * l->W * C * sizeof(real)); /* else every pixel is in one window */
     for (int y = 0; y < l->h; y++)
         for (int x = 0; x < l->w; x++, choice += C, grad += C) {

@@ -202,3 +202,37 @@ def test_a_model_that_views_its_images_is_trained():
     algorithm = fedgbo.FedGBO(fedgbo.SGDm(0.1, 0.9))
     ours, textbook = (fedgbo.run(task, algorithm, rounds=2, local_steps=3, engine=how) for how in ("auto", "plain"))
     assert torch.allclose(ours.params, textbook.params, rtol=1e-4, atol=1e-5)
+
+
+class Counts(nn.Module):
+    """Uses a buffer that every forward pass changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.out(functional.softplus(self.conv(x)).flatten(1)) / self.calls
+
+
+def test_the_trial_with_channels_last_images_leaves_the_module_as_it_was():
+    module = Counts()
+    assert replaced(accelerate(module, torch.randn(2, 3, 8, 8))) == ["Conv2d"]
+    assert float(module.calls) == 0
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda x, training: functional.dropout(x, 0.5, training).flatten(1),  # draws in the order of memory
+        lambda x, training: x.view(len(x), -1) if training else x.flatten(1),
+    ],
+)
+def test_convolutions_stay_where_channels_last_images_change_the_training(between):
+    class Model(Counts):
+        def forward(self, x):
+            return self.out(between(functional.softplus(self.conv(x)), self.training))
+
+    assert replaced(accelerate(Model(), torch.randn(2, 3, 8, 8))) == []

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 import fedgbo
+from fedgbo.engines import select
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.layers.network import network_for
-from fedgbo.engines.layers.plan import read_plan
 from fedgbo.engines.one_call import OneCall
 from fedgbo.engines.select import engine_for
 from fedgbo.native import library
@@ -173,8 +173,6 @@ class ByValue(Linears):
 
 
 class Frozen(Linears):
-    """torch.fx does not record the context."""
-
     def forward(self, x):
         with torch.no_grad():
             x = functional.relu(self.a(x))
@@ -184,13 +182,6 @@ class Frozen(Linears):
 class Detached(Linears):
     def between(self, x):
         return x.detach()
-
-
-class ByType(Linears):
-    """Takes another way in a trace."""
-
-    def between(self, x):
-        return torch.tanh(x) if type(x) is torch.Tensor else functional.relu(x)
 
 
 class Reversed(nn.Module):
@@ -235,7 +226,7 @@ class Several(Linears):
 
 
 NO_STACKS = [
-    Shortcut, Scaled, Counting, Keeping, Choosing, ChoosingByNumpy, ChoosingByItsOwn, ByValue, Frozen, Detached, ByType,
+    Shortcut, Scaled, Counting, Keeping, Choosing, ChoosingByNumpy, ChoosingByItsOwn, ByValue, Frozen, Detached,
     Reversed, Twice, Unused, Buffered, AlwaysDropping, Several,
 ]  # fmt: skip
 
@@ -251,6 +242,7 @@ def test_other_networks_are_left_to_torch(kind):
 def test_the_base_class_is_a_stack():
     class Plain(Linears):
         def between(self, x):
+            assert type(x) is torch.Tensor
             return functional.relu(x)
 
     assert network_for(build(Plain), torch.randn(4, 6), functional.cross_entropy) is not None
@@ -265,7 +257,7 @@ def test_features_that_are_flattened_again():
     assert relative(model.gradient(model.params.clone(), (inputs, targets))[0], expected) < 1e-5
 
 
-def test_tracing_leaves_the_module_as_it_was():
+def test_reading_leaves_the_module_as_it_was():
     for kind in (Counting, Keeping, Buffered):
         module = build(kind)
         assert network_for(module, torch.randn(4, 6), functional.cross_entropy) is None
@@ -277,6 +269,110 @@ def test_tracing_leaves_the_module_as_it_was():
     assert random.getstate() == state
 
 
-def test_a_plan_of_a_module_that_is_a_stack_only_in_its_graph():
-    assert read_plan(build(Frozen), (6,), functional.cross_entropy) is not None  # the first gradient then differs
-    assert read_plan(build(ByType), (6,), functional.cross_entropy) is not None
+class Clip(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.clamp(-0.3, 0.3)
+
+
+class Clipped(Linears):
+    def between(self, x):
+        return functional.relu(Clip.apply(x))
+
+
+class Hooked(Linears):
+    def between(self, x):
+        if x.requires_grad:
+            x.register_hook(lambda grad: grad.clamp(-0.3, 0.3))
+        return x
+
+
+class Clamped(Linears):
+    def forward(self, x):
+        for p in self.parameters():
+            p.data.clamp_(-1, 1)
+        return self.b(self.a(x))
+
+
+class Private(Linears):
+    def __init__(self):
+        super().__init__()
+        self._calls = 0
+
+    def between(self, x):
+        self._calls += 1
+        return functional.relu(x) if self._calls > 8 else x
+
+
+class PrivateChoice(Linears):
+    def __init__(self):
+        super().__init__()
+        self._rng = np.random.default_rng(0)
+
+    def between(self, x):
+        return functional.relu(x) if self._rng.random() < 0.1 else x
+
+
+class Autocast(Linears):
+    def between(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return functional.relu(x)
+
+
+@pytest.mark.parametrize("kind", [Clipped, Hooked, Clamped, Private, PrivateChoice, Autocast])
+def test_what_is_done_besides_layers_is_left_to_torch(kind):
+    assert network_for(build(kind), torch.randn(4, 6), functional.cross_entropy) is None
+
+
+def test_other_attributes_than_those_of_the_layers_do_not_matter():
+    """As after structured pruning, and a bias that torch broadcasts."""
+    pruned = nn.Sequential(nn.Linear(6, 400_000), nn.ReLU(), nn.Linear(400_000, 3))
+    pruned[0].weight, pruned[0].bias = nn.Parameter(torch.randn(8, 6)), nn.Parameter(torch.zeros(8))
+    pruned[2].weight = nn.Parameter(torch.randn(3, 8))
+    network = network_for(pruned, torch.randn(4, 6), functional.cross_entropy)
+    assert [layer.outputs for layer in network.plan.layers] == [8, 8, 3]
+    broadcast = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    broadcast[0].bias = nn.Parameter(torch.zeros(1))
+    assert network_for(broadcast, torch.randn(4, 6), functional.cross_entropy) is None
+
+
+def test_lists_as_sizes_and_no_gradients_around():
+    class Lists(Functions):
+        def forward(self, x):
+            return super().forward(functional.adaptive_avg_pool2d(functional.max_pool2d(x, [2, 2]), [12, 12]))
+
+    with torch.no_grad():
+        assert network_for(build(Lists), torch.randn(2, 1, 24, 24), functional.cross_entropy) is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_padded_pooling_whose_last_pixels_are_in_no_window(dtype):
+    """Their gradients are 0, whatever was in memory before."""
+    stock = nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, padding=1), nn.MaxPool2d(3, padding=1), nn.Tanh(), nn.Conv2d(4, 6, 3), nn.Flatten()),
+        nn.Linear(24, 3),
+    ).to(dtype)
+    inputs, targets = torch.randn(8, 1, 12, 12, dtype=dtype), torch.randint(3, (8,))
+    fast, slow = (FlatModel(copy.deepcopy(stock), functional.cross_entropy, fast=fast) for fast in (True, False))
+    fast.specialise(inputs, ())
+    assert fast.network is not None
+    for _ in range(3):
+        grad, _ = fast.gradient(slow.params.clone(), (inputs, targets))
+        assert relative(grad, slow.gradient(slow.params.clone(), (inputs, targets))[0]) < TOLERANCE[dtype]
+
+
+def test_a_model_that_is_returned_in_eval_mode_is_trained_by_all_workers(monkeypatch):
+    monkeypatch.setattr(select, "WORTH_THREADS", 0)
+    for middle in (nn.ReLU(), nn.Softplus(), nn.BatchNorm1d(8)):
+        model = lambda m=middle: nn.Sequential(nn.Linear(3, 8), m, nn.Dropout(0.5), nn.Linear(8, 2)).eval()  # noqa: E731
+        task, algorithm = make_task(clients=5, batch_size=4, model=model), fedgbo.FedAvg(fedgbo.SGD(0.1))
+        one, two, textbook = (
+            fedgbo.run(task, algorithm, rounds=3, workers=workers, engine=engine).params
+            for workers, engine in ((1, "auto"), (2, "auto"), (1, "plain"))
+        )
+        assert torch.equal(one, two)
+        assert torch.allclose(one, textbook, rtol=1e-4, atol=1e-5)

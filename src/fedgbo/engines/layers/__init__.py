@@ -9,13 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.data.tree import call
+from fedgbo.data.tree import call, leaves
+from fedgbo.engines.generators import Generators
 from fedgbo.engines.layers.conv import FastConv2d, FastMaxPool2d
 from fedgbo.engines.layers.plan import is_changed
 from fedgbo.engines.layers.recurrent import FastGRU, FastLSTM, supports
 from fedgbo.native import by_onednn, product, slow_mkl
 
 ROWS = 1024  # samples, or places of its sequences, of a large minibatch
+ALIKE = 1e-2  # of the largest output: by so much outputs may differ, which two samples in a BatchNorm can magnify
 WORTH_PYTHON = 3 << 20  # multiply-adds of a layer by oneDNN, which takes about 35 µs of Python forwards and backwards
 
 
@@ -129,32 +131,43 @@ def accelerate(module: nn.Module, inputs: Any = None) -> nn.Module:
 
     Layers are replaced by their exact type: a user's subclass, and a layer with hooks or a `forward` of its own, stays
     as it is, and so does everything that is not known here. Names, and so the state dict, do not change; `module`
-    itself neither. Convolutions stay if the module fails on these inputs with channels-last images, as a `view` does.
+    itself neither. Convolutions stay if the module computes something else for these inputs with channels-last images.
     """
     faster = _rebuilt(module, FASTER, {})
-    if inputs is None or _takes_channels_last(faster, inputs):
+    if inputs is None or _takes_channels_last(faster, module, inputs):
         return faster
     return _rebuilt(module, {kind: own for kind, own in FASTER.items() if own[0] not in CHANNELS_LAST}, {})
 
 
-def _takes_channels_last(module: nn.Module, inputs: Any) -> bool:
-    """Return whether the module runs with these inputs where all of its convolutions are channels-last."""
-    convolutions = [layer for layer in module.modules() if isinstance(layer, FastConv2d)]
-    modes = [(layer, layer.training) for layer in module.modules()]
+def _takes_channels_last(module: nn.Module, stock: nn.Module, inputs: Any) -> bool:
+    """Return whether the module computes what `stock` does, where all of its convolutions are channels-last.
+
+    A `view` fails on such images, and dropout of them draws its numbers in another order. Copies are tried, because a
+    `forward` may write into buffers and attributes.
+    """
+    if not any(isinstance(layer, FastConv2d) for layer in module.modules()):
+        return True
+    same, generators = {id(p): p for p in module.parameters()}, Generators()
     try:
-        for convolution in convolutions:
-            convolution.always_last = True
-        with torch.no_grad():
-            if convolutions:
-                call(module.eval(), inputs)
+        ours, theirs = copy.deepcopy(module, dict(same)), copy.deepcopy(stock, dict(same))
+        for layer in ours.modules():
+            if isinstance(layer, FastConv2d):
+                layer.always_last = True
+        with torch.no_grad(), generators.kept():
+            return all(_alike(*(_tried(one, how, inputs) for one in (ours, theirs))) for how in (True, False))
     except Exception:  # whatever a user's module raises
         return False
-    finally:
-        for convolution in convolutions:
-            convolution.always_last = False
-        for layer, training in modes:
-            layer.training = training
-    return True
+
+
+def _tried(module: nn.Module, training: bool, inputs: Any) -> list[Tensor]:
+    """Return the numbers in the outputs, with the same random numbers for each module."""
+    Generators().start(0)
+    return [x for x in leaves(call(module.train(training), inputs)) if isinstance(x, Tensor) and x.is_floating_point()]
+
+
+def _alike(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    pairs = zip(ours, theirs, strict=True)
+    return all(bool((one - other).abs().max() <= ALIKE * other.abs().max()) for one, other in pairs if other.numel())
 
 
 def replaced(module: nn.Module) -> list[str]:

@@ -1,19 +1,19 @@
 """The plan of a network for the C code (native/network.c), read from a module that is a stack of known layers.
 
-An nn.Sequential is read layer by layer. Of any other module, torch.fx records which layers and functions its `forward`
-calls; it is a stack if each of them takes what the one before it returned, and nothing else.
+The functions of torch that a forward pass calls are recorded. The module is a stack if all of them are known, and each
+takes what the one before it returned. Whatever else a `forward` does, such as a hook on a gradient, is not known.
 """
 
 import copy
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from fedgbo.engines.generators import Generators
 
@@ -94,19 +94,16 @@ class Plan:
         return torch.tensor(numbers, dtype=torch.int32)
 
 
-def read_plan(module: nn.Module, shape: tuple[int, ...], loss: Callable[..., Tensor]) -> Plan | None:
-    """Return the plan of a module for samples of this shape, or None if it is not a stack of known layers."""
-    if any(is_changed(m) for m in module.modules()):
+def read_plan(module: nn.Module, inputs: Tensor, loss: Callable[..., Tensor]) -> Plan | None:
+    """Return the plan of a module for samples like these inputs, or None if it is not a stack of known layers."""
+    if any(is_changed(m) for m in module.modules()) or next(module.buffers(), None) is not None:
         return None
-    leaves = list(_leaves(module))
-    if any(leaf is None for leaf in leaves):
-        return None
-    known = [leaf for leaf in leaves if leaf is not None]
+    leaves = _recorded(module, inputs)
     # in the order of the flat vector; a layer in two places, or one that is not called, has another number of them
-    if list(map(id, (p for leaf in known for p in leaf.parameters()))) != list(map(id, module.parameters())):
+    if list(map(id, (p for leaf in leaves for p in leaf.parameters()))) != list(map(id, module.parameters())):
         return None
-    layers = read_layers(known, shape)
-    return None if layers is None else Plan(loss, shape, layers)
+    layers = read_layers(leaves, tuple(inputs.shape[1:]))
+    return None if layers is None else Plan(loss, tuple(inputs.shape[1:]), layers)
 
 
 def is_changed(module: nn.Module) -> bool:
@@ -115,102 +112,107 @@ def is_changed(module: nn.Module) -> bool:
     return hooks or "forward" in vars(module)
 
 
-def _leaves(module: nn.Module) -> Iterator[nn.Module | None]:
-    """Yield the layers of a module in the order in which they compute; None where that is not known."""
-    if type(module) is nn.Sequential:
-        for child in module:
-            yield from _leaves(child)
-    elif type(module).__module__.startswith("torch.nn."):
-        if type(module) is not nn.Identity:
-            yield module
-    else:
-        yield from _traced(module)
-
-
+RELUS = (functional.relu, torch.relu, Tensor.relu)
+TANHS = (functional.tanh, torch.tanh, Tensor.tanh)
+SIGMOIDS = (functional.sigmoid, torch.sigmoid, Tensor.sigmoid)
 FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {  # and the layers that compute the same, with the same arguments
-    functional.relu: nn.ReLU, torch.relu: nn.ReLU, "relu": nn.ReLU,
-    functional.tanh: nn.Tanh, torch.tanh: nn.Tanh, "tanh": nn.Tanh,
-    functional.sigmoid: nn.Sigmoid, torch.sigmoid: nn.Sigmoid, "sigmoid": nn.Sigmoid,
+    **dict.fromkeys(RELUS, nn.ReLU), **dict.fromkeys(TANHS, nn.Tanh), **dict.fromkeys(SIGMOIDS, nn.Sigmoid),
     functional.gelu: nn.GELU, functional.silu: nn.SiLU,
     functional.max_pool2d: nn.MaxPool2d, functional.avg_pool2d: nn.AvgPool2d,
     functional.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    torch.flatten: nn.Flatten, "flatten": nn.Flatten,
 }  # fmt: skip
 NOISE: dict[Any, Callable[..., nn.Module]] = {functional.dropout: nn.Dropout, functional.dropout2d: nn.Dropout2d}
+RESHAPED = {torch.flatten, Tensor.flatten, torch.reshape, Tensor.reshape, Tensor.view}
+READ = {  # these change nothing
+    Tensor.size, Tensor.dim, Tensor.__len__, Tensor.is_floating_point, Tensor.is_contiguous,
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "is_cuda", "requires_grad")),
+}  # fmt: skip
 
 
-def _traced(module: nn.Module) -> list[nn.Module | None]:
-    """Return the layers of a module with a `forward` of its own; [None] unless they are a stack."""
-    trained = [m for m in module.modules() if next(m.parameters(recurse=False), None) is not None]
-    if any(type(m) not in (nn.Conv2d, nn.Linear) for m in trained) or next(module.buffers(), None) is not None:
-        return [None]
+def _recorded(module: nn.Module, inputs: Tensor) -> list[nn.Module]:
+    """Return the layers that a forward pass in training goes through; none unless they are a stack."""
     generators = Generators()
     try:
         same = {id(p): p for p in module.parameters()}
-        twin = copy.deepcopy(module, same).train()  # tracing may leave its records in attributes
-        with generators.kept():
+        twin = copy.deepcopy(module, same).train()  # a `forward` may write into attributes
+        with generators.kept(), torch.enable_grad():
+            generators.start(0)
             before = generators.marks()
-            layers = _called(fx.Tracer().trace(twin), twin)
-            drawn = generators.drawn_from(before) is not None
-        kept = all(_plain(one) == _plain(other) for one, other in zip(module.modules(), twin.modules(), strict=True))
-    except Exception:  # whatever a `forward` raises that is called without numbers
-        return [None]
-    return layers if kept and not drawn else [None]  # a `forward` that counts or draws is not the same in each call
+            with _Recorder(inputs) as recorder:
+                last = twin(inputs)
+            after = generators.marks()
+        kept = all(_attributes(a) == _attributes(b) for a, b in zip(module.modules(), twin.modules(), strict=True))
+    except Exception:  # whatever a user's `forward`, or a comparison of attributes, raises
+        return []
+    drawn = any(after[whose] != before[whose] for whose in ("numpy", "Python"))  # torch's draws are recorded
+    return recorder.layers if kept and not drawn and recorder.stack and last is recorder.last else []
 
 
-def _plain(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes that are not tensors or layers."""
-    return {key: value for key, value in vars(module).items() if not key.startswith("_") and key != "training"}
+ATTRIBUTES_OF_MODULES = frozenset(vars(nn.Module()))
 
 
-def _called(graph: fx.Graph, module: nn.Module) -> list[nn.Module | None]:
-    """Return the layers of a graph that is one chain from the input to the output; else [None]."""
-    layers: list[nn.Module | None] = []
-    last: fx.Node | None = None
-    sizes: set[fx.Node] = set()  # of whole batches
-    for node in graph.nodes:
-        if node.op == "placeholder" and last is None:
-            last = node
-        elif node.op == "output":
-            return layers if node.args == (last,) else [None]
-        elif _is_size(node, last, sizes):
-            sizes.add(node)
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes that are neither tensors nor layers: a `forward` that changes them is no stack."""
+    return {key: value for key, value in vars(module).items() if key not in ATTRIBUTES_OF_MODULES}
+
+
+class _Recorder(TorchFunctionMode):
+    """Records torch's functions in this thread as layers, as long as each takes what the one before it returned."""
+
+    def __init__(self, inputs: Tensor) -> None:
+        super().__init__()
+        self.layers: list[nn.Module] = []
+        self.last, self.stack = inputs, True
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        shape, given = self.last.shape, kwargs or {}
+        out = func(*args, **given)
+        if func in READ:
+            return out
+        usual = torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+        if usual and args and args[0] is self.last and isinstance(out, Tensor):
+            layers = _layers(func, args[1:], given, shape, out)
         else:
-            layer = _layer(node, last, sizes, module)
-            if layer is None:
-                return [None]
-            layers.append(layer)
-            last = node
-    return [None]
+            layers = None
+        if layers is None:
+            self.stack = False
+        elif self.stack:
+            self.layers.extend(layers)
+            self.last = out
+        return out
 
 
-def _is_size(node: fx.Node, last: fx.Node | None, sizes: set[fx.Node]) -> bool:
-    """Return whether this is `x.size(0)`, `x.shape`, `x.size()`, or the first number of these two."""
-    if node.op == "call_method" and node.target == "size":
-        return node.args in ((last, 0), (last,))
-    if node.op == "call_function" and node.target is getattr:
-        return node.args == (last, "shape")
-    return node.target is operator.getitem and node.args[0] in sizes and node.args[1:] == (0,)
+def _layers(
+    func: Any, rest: tuple[Any, ...], given: dict[str, Any], shape: torch.Size, out: Tensor
+) -> list[nn.Module] | None:
+    """Return the layer, or none, that does to an input of this shape what the function does; None if none is known."""
+    if func in (functional.conv2d, functional.linear):
+        return _trained(func, *rest, **given)
+    if func in RESHAPED:
+        return [nn.Flatten()] if out.shape == (shape[0], shape[1:].numel()) else None
+    if func in NOISE:
+        options = dict(given)
+        return [NOISE[func](**options)] if not rest and options.pop("training", True) else None
+    return [FUNCTIONS[func](*rest, **given)] if func in FUNCTIONS else None
 
 
-def _layer(node: fx.Node, last: fx.Node | None, sizes: set[fx.Node], module: nn.Module) -> nn.Module | None:
-    """Return the layer that computes what the node computes from what the node before it returned."""
-    if not node.args or node.args[0] is not last:
-        return None
-    rest, options = node.args[1:], dict(node.kwargs)
-    if node.op == "call_module":
-        return module.get_submodule(str(node.target)) if not rest and not options else None
-    if node.op == "call_method" and node.target in ("view", "reshape"):
-        by_size = len(rest) == 2 and rest[0] in sizes and isinstance(rest[1], int)
-        by_count = len(rest) == 2 and rest[0] == -1 and isinstance(rest[1], int)
-        return nn.Flatten() if by_size or by_count else None  # another count would not fit the next layer
-    if any(isinstance(value, fx.Node) for value in (*rest, *options.values())):
-        return None
-    if node.target in NOISE and not rest and options.pop("training", True):
-        return NOISE[node.target](**options)
-    if node.target in FUNCTIONS:
-        return FUNCTIONS[node.target](*rest, **options)
-    return None
+def _trained(func: Any, weight: Tensor, bias: Tensor | None = None, *rest: Any, **given: Any) -> list[nn.Module]:
+    """Return the layer with these very parameters, from whose shapes its sizes follow."""
+    outputs, inputs, *kernel = weight.shape
+    if bias is not None and bias.shape != (outputs,):
+        raise ValueError("torch would broadcast this bias")
+    layer: nn.Module
+    if func is functional.linear:
+        layer = nn.Linear(inputs, outputs, bias is not None, device="meta")
+    else:
+        names = ("stride", "padding", "dilation", "groups")
+        options = dict(zip(names, rest, strict=False)) | given
+        channels = inputs * options.get("groups", 1)
+        layer = nn.Conv2d(channels, outputs, (kernel[0], kernel[1]), bias=bias is not None, device="meta", **options)
+    layer.weight, layer.bias = weight, bias  # raises unless they are parameters
+    return [layer]
 
 
 def read_layers(leaves: list[nn.Module], shape: tuple[int, ...]) -> tuple[Layer, ...] | None:
@@ -257,7 +259,7 @@ def _convolution(leaf: nn.Conv2d) -> Layer | None:
 
 def _dropout(leaf: nn.Dropout | nn.Dropout2d, shape: tuple[int, ...]) -> Layer | None:
     by_channel = isinstance(leaf, nn.Dropout2d)
-    if not leaf.training or not 0 < leaf.p < 1 or len(shape) not in ((3,) if by_channel else (1, 3)):
+    if leaf.inplace or not 0 < leaf.p < 1 or len(shape) not in ((3,) if by_channel else (1, 3)):
         return None  # torch draws nothing, or has a rule of its own
     drawn = shape[0] if by_channel else prod(shape)
     return Layer(ACTIVATION, shape[0], how=DROPOUTS[type(leaf)], dropped=leaf.p, drawn=drawn)
@@ -280,7 +282,7 @@ def _pooling(leaf: Any, shape: tuple[int, ...]) -> Layer | None:
 
 
 def _pair(value: int | tuple[int, ...] | None) -> tuple[int, int]:
-    return (value[0], value[1]) if isinstance(value, tuple) else (value, value)  # type: ignore[return-value]
+    return (value[0], value[1]) if isinstance(value, tuple | list) else (value, value)  # type: ignore[return-value]
 
 
 def _joined(layers: list[Layer]) -> list[Layer]:
