@@ -6,6 +6,7 @@ takes what the one before it returned. Whatever else a `forward` does, such as a
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -172,10 +173,10 @@ class _Recorder(TorchFunctionMode):
         if func in READ:
             return out
         usual = torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+        layers = None
         if usual and args and args[0] is self.last and isinstance(out, Tensor):
-            layers = _layers(func, args[1:], given, shape, out)
-        else:
-            layers = None
+            with suppress(TypeError, ValueError):  # from arguments that no layer has
+                layers = _layers(func, args[1:], given, shape, out)
         if layers is None:
             self.stack = False
         elif self.stack:
