@@ -53,7 +53,8 @@ def gradient_flops(module: nn.Module, loss: Callable[[Any, Any], Tensor], inputs
     """Return the operations of one sample's gradient, by computing that of a batch."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with _Counter() as counter:
-        torch.autograd.grad(loss(call(module.train(), inputs), targets), trained, allow_unused=True)
+        module.train()
+        torch.autograd.grad(loss(call(module, inputs), targets), trained, allow_unused=True)
     return float(counter.flops) / samples_in(inputs, targets)
 
 
@@ -92,7 +93,8 @@ def forward_macs(module: nn.Module, inputs: Any) -> int:
     was_training = module.training
     try:
         with torch.no_grad():
-            call(module.eval(), inputs)
+            module.eval()
+            call(module, inputs)
     finally:
         module.train(was_training)
         for hook in hooks:

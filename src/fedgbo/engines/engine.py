@@ -148,7 +148,8 @@ class Origin:
         FlatModel(module, functional.cross_entropy, fast=False).load(params)
         if buffers is not None:
             load_buffers(module, self.moving, buffers)
-        return module.eval()
+        module.eval()  # whose result a `train` of the user's own may forget
+        return module
 
 
 class Engine(Protocol):

@@ -34,7 +34,8 @@ class FlatModel:
     def __init__(
         self, module: nn.Module, loss: Callable[[Any, Any], Any], *, fast: bool = True, inputs: Any = None
     ) -> None:
-        self.original = module.train()  # with the same parameters
+        module.train()
+        self.original = module  # with the same parameters
         self.module = accelerate(module, inputs) if fast else module
         self._fast = fast
         self.loss = loss

@@ -376,3 +376,23 @@ def test_a_model_that_is_returned_in_eval_mode_is_trained_by_all_workers(monkeyp
         )
         assert torch.equal(one, two)
         assert torch.allclose(one, textbook, rtol=1e-4, atol=1e-5)
+
+
+def test_a_train_of_its_own_need_not_return_the_module():
+    class Model(Linears):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(6)
+
+        def train(self, mode=True):
+            super().train(mode)
+            self.norm.eval()
+
+        def between(self, x):
+            return self.norm(x)
+
+    task, algorithm = make_task(features=6, classes=3, model=Model), fedgbo.FedAvg(fedgbo.SGD(0.1))
+    ours, textbook = (fedgbo.run(task, algorithm, rounds=2, engine=engine) for engine in ("auto", "plain"))
+    assert torch.allclose(ours.params, textbook.params, rtol=1e-4, atol=1e-5)
+    assert isinstance(ours.model(), Model)
+    assert ours.history[-1].counted_flops > 0

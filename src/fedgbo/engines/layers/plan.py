@@ -135,7 +135,8 @@ def _recorded(module: nn.Module, inputs: Tensor) -> list[nn.Module]:
     generators = Generators()
     try:
         same = {id(p): p for p in module.parameters()}
-        twin = copy.deepcopy(module, same).train()  # a `forward` may write into attributes
+        twin = copy.deepcopy(module, same)  # a `forward` may write into attributes
+        twin.train()
         with generators.kept(), torch.enable_grad():
             generators.start(0)
             before = generators.marks()
