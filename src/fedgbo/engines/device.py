@@ -10,7 +10,7 @@ from fedgbo.core import ConfigError
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3  # <malloc.h>
 LARGE = 2**31 - 1  # bytes, the most that mallopt takes
-NEVER = -1  # is trimmed what is free at the top of a heap
+NEVER = -1  # the M_TRIM_THRESHOLD that switches trimming off
 CPU = torch.device("cpu")
 
 

@@ -20,7 +20,7 @@ from fedgbo.tasks.task import Batch, Task
 
 CHUNK = 65_536  # row numbers that are checked at once: the data may be larger than memory
 COLUMNS = {"indptr": np.int64, "indices": np.uint16, "counts": np.uint8, "labels": np.uint8}
-ROOM = 4 * 2**20  # bytes of minibatches that are made before a call, where the C code cannot read the samples itself
+ROOM = 4 * 2**20  # bytes of the minibatches, or of the masks of dropout, that are made before a call
 
 
 class OneCall:
