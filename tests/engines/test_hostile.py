@@ -134,9 +134,20 @@ class Clamped(nn.Linear):
         return super().forward(x)
 
 
+class ClampedData(nn.Linear):
+    def __init__(self, bound=0.1):
+        super().__init__(3, 2)
+        self.bound = bound
+
+    def forward(self, x):
+        self.weight.data.clamp_(-self.bound, self.bound)
+        return super().forward(x)
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (ClampedData, "parameter 'weight' was changed in forward"),
         (Clamped, "parameter 'weight' was changed in forward"),
         (Filled, "'cache' gets its value in forward"),
         (Teacher, "frozen parameter 'teacher.weight' was changed in forward"),
@@ -145,6 +156,12 @@ class Clamped(nn.Linear):
 def test_hidden_writes_are_refused(model, message):
     with pytest.raises(ConfigError, match=message):
         fedgbo.run(make_task(model=model, batch_size=4), AVG, rounds=2)
+
+
+def test_a_hidden_write_that_begins_later_is_refused():
+    task = make_task(model=lambda: ClampedData(0.7), batch_size=4)  # the initial weights are at most 1 / sqrt(3)
+    with pytest.raises(ConfigError, match="parameter 'weight' was changed in forward"):
+        fedgbo.run(task, fedgbo.FedAvg(fedgbo.SGD(lr=1.0)), rounds=50, engine="plain")
 
 
 class Writing(fedgbo.FedAvg):

@@ -88,10 +88,15 @@ class Buffers:
         for name, p, version in self._written:
             if p._version != version:
                 kind = "parameter" if p.requires_grad else "frozen parameter"
-                raise ConfigError(
-                    f"the model's {kind} '{name}' was changed in forward; make it a buffer, which is averaged over "
-                    "clients, or change a copy of it"
-                )
+                raise changed_in_forward(kind, name)
+
+
+def changed_in_forward(kind: str, name: str) -> ConfigError:
+    """Return the error about a model that writes into its own parameters."""
+    return ConfigError(
+        f"the model's {kind} '{name}' was changed in forward; make it a buffer, which is averaged over clients, or "
+        "change a copy of it"
+    )
 
 
 def load_buffers(module: nn.Module, names: Sequence[str], values: Tensor) -> None:

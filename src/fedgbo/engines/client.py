@@ -112,14 +112,14 @@ class SimulatedClient(Client):
         loss = self.backward(batch)
         if not again:
             self.losses.append(loss)
-        return self.pulled(params, self.model.flat_gradient())
+        return self.pulled(params, self.model.flat_gradient(params))
 
     def _full_gradient(self, params: Tensor, again: bool) -> Tensor:
         total = torch.zeros_like(params)
         for rows in self.all_rows():
             self.model.load(params)
             self.model.backward(self.batch(rows), self.terms)
-            total += self.pulled(params, self.model.flat_gradient()) * (len(rows) / self.samples)
+            total += self.pulled(params, self.model.flat_gradient(params)) * (len(rows) / self.samples)
         return total
 
     def loss(self, params: Tensor) -> float:

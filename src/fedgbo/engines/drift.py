@@ -228,7 +228,7 @@ class _WatchedClient(SimulatedClient):
         with self._engine.generators.kept():
             reference = self._twin.gradient(self.start, batch, self.terms)[0]
         loss = super().backward(batch)
-        grad = self.pulled(self.model.params, self.model.flat_gradient())
+        grad = self.pulled(self.model.params, self.model.flat_gradient(self.model.params))
         self._seen.add(self.model.params, grad, self.pulled(self.start, reference))
         return loss
 

@@ -14,10 +14,12 @@ from fedgbo.tasks.task import Task, logits_of
 
 def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:
     """Raise unless the model takes these inputs, and its outputs fit the targets and the loss."""
+    params = model.params.clone()
     try:
-        outputs = model.outputs(model.params.clone(), inputs)
+        outputs = model.outputs(params, inputs)
     except FAILURES as error:
         raise DataError(f"the model fails on a batch of inputs ({kind_of(inputs)}): {error}") from error
+    model.check_values(params)
     samples = samples_in(inputs, targets)
     if isinstance(outputs, Tensor):
         _check_outputs(outputs, targets, task, samples)

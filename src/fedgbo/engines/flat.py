@@ -11,7 +11,7 @@ from torch.func import functional_call, grad_and_value
 
 from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
 from fedgbo.data.tree import call
-from fedgbo.engines.buffers import Buffers
+from fedgbo.engines.buffers import Buffers, changed_in_forward
 from fedgbo.engines.generators import OwnGenerator
 from fedgbo.engines.layers import accelerate, replaced
 from fedgbo.engines.layers.network import TERMS, Network, network_for
@@ -62,7 +62,7 @@ class FlatModel:
         """Return the gradient at `params` of the loss, plus the terms on the hidden layer, and that loss."""
         self.load(params)
         loss = self.backward(batch, terms)
-        return self.flat_gradient(), loss
+        return self.flat_gradient(params), loss
 
     def backward(self, batch: Batch, terms: Sequence[Term] = ()) -> Tensor:
         """Compute the gradients of the loss, plus the terms on the hidden layer; return that loss."""
@@ -141,11 +141,22 @@ class FlatModel:
         self._point()
         return given
 
-    def flat_gradient(self) -> Tensor:
-        """Return the gradients as one vector."""
+    def flat_gradient(self, params: Tensor) -> Tensor:
+        """Return the gradients as one vector; raise if the module itself has changed the parameters from `params`."""
+        self.check_values(params)
         if self._grad is not None:
             return self._grad.clone()
         return torch.cat([grad for _, _, grad in self._gradients()])
+
+    def check_values(self, params: Tensor) -> None:
+        """Raise if the module has changed its parameters from `params`, be it through `.data`, which torch allows."""
+        expected = params.to(self.params).expand_as(self.params)  # as `load` takes them
+        if expected is self.params or torch.equal(self.params, expected):
+            return
+        differs = ~((self.params == expected) | (self.params.isnan() & expected.isnan()))
+        for name, (begin, p) in zip(self._names, self._begins, strict=True):
+            if differs[begin : begin + p.numel()].any():
+                raise changed_in_forward("parameter", name)
 
     def outputs(self, params: Tensor, inputs: Any) -> Any:
         """Return the module's outputs at `params`, as in evaluation."""

@@ -81,7 +81,7 @@ def _by_autograd(client: SimulatedClient, y: Tensor, batches: Sequence[Batch], s
     for batch in batches:
         client.model.load(y)
         client.losses.append(client.backward(batch))
-        y = step(y, client.pulled(y, client.model.flat_gradient()))
+        y = step(y, client.pulled(y, client.model.flat_gradient(y)))
     return y
 
 
