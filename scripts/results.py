@@ -4,8 +4,9 @@
     python scripts/results.py runs/real     # first the runs below it into the files: make results RUNS=runs/real
 
 A task's runs go into docs/results/TASK.csv (of digits, name those of `make demo` alone), those with averages of models
-into recipe.csv, and those of FedAvg with a smaller learning rate into study/cifar100-fedavg.csv. These files are
-written anew: name all folders of a task at once. The generated sections of the page are between <!-- begin: NAME -->
+into recipe.csv, and those of FedAvg with a smaller learning rate into study/cifar100-fedavg.csv. They join the
+runs that a file has: of two that differ in their rounds at most, the longer one stays. Delete a file to begin it anew.
+The generated sections of the page are between <!-- begin: NAME -->
 and <!-- end -->; the rest of the page is written by hand and stays.
 """
 
@@ -25,7 +26,7 @@ from fedgbo.core.files import write_atomic
 from fedgbo.experiments.experiment import read_experiment
 from fedgbo.experiments.shelf import identity
 from fedgbo.experiments.theory.measure import bound_chart
-from fedgbo.reports.load import collect, metrics_csv, read_metrics
+from fedgbo.reports.load import RunData, collect, metrics_csv, read_metrics
 
 DOCS = Path(__file__).parents[1] / "docs"
 PART = re.compile(r"<!-- begin: ([a-z0-9-]+) -->(\n?).*?<!-- end -->", flags=re.DOTALL)
@@ -46,8 +47,20 @@ def export(places: Sequence[Path], folder: Path) -> None:
     for name, found_runs in kinds.items():
         runs = [run for run in found_runs if run.records]
         if runs:
-            write_atomic(folder / f"{name}.csv", metrics_csv(runs).encode())
-            print(f"{name}.csv: {len(runs)} runs")
+            file = folder / f"{name}.csv"
+            joined = longest([*(read_metrics(file) if file.exists() else []), *runs])
+            write_atomic(file, metrics_csv(joined).encode())
+            print(f"{name}.csv: {len(joined)} runs")
+
+
+def longest(runs: Sequence[RunData]) -> list[RunData]:
+    """Return the runs without those that others continue; of equal ones, the last."""
+    found = dict[str, RunData]()
+    for run in runs:
+        key = identity(run.config.model_copy(update={"rounds": 1}))
+        if key not in found or run.records[-1].round >= found[key].records[-1].round:
+            found[key] = run
+    return list(found.values())
 
 
 def fill(page: str, parts: Mapping[str, str]) -> str:

@@ -155,6 +155,7 @@ def test_runs_are_compared_over_what_all_of_them_have(docs, make, tmp_path):
 
 def test_averages_of_models_are_compared_with_the_study_without_them(docs, make, tmp_path):
     """The target is the best accuracy of FedAvg in the study: 41.57 %."""
+    (docs / "results" / "recipe.csv").unlink()
     for seed, accuracies in enumerate([[0.0, 0.2, 0.4156, 0.42], [0.0, 0.3, 0.4, 0.41]]):
         algorithm = {"name": "averaged", "decay": 0.9, "base": FEDGBO}
         write_run(tmp_path / "runs", algorithm, seed, accuracies, task={"name": "cifar100"}, rounds=30)
@@ -201,7 +202,24 @@ def test_averages_are_scored_as_they_are_trained(tmp_path, monkeypatch):
         assert execute(config.model_copy(update={"held_out": 0.2})).accuracy == pytest.approx(scores[decay], abs=0.004)
 
 
-def test_runs_that_cannot_be_compared_are_named(make, tmp_path):
+def test_new_runs_join_those_of_a_file_and_longer_ones_replace_shorter_ones(docs, make, tmp_path):
+    file = docs / "results" / "femnist.csv"
+    before = {run.config.label: run for run in read_metrics(file)}
+    for name, rounds in [("fedavg", 510), ("fedgbo-sgdm", 20)]:
+        config = before[name].config
+        settings = {"task": config.task, "local_steps": 10, "eval_every": 10, "rounds": rounds}
+        write_run(tmp_path / "runs", config.algorithm, 0, [t / 100 for t in range(rounds // 10 + 1)], **settings)
+    write_run(tmp_path / "runs", before["fedavg"].config.algorithm, 1, [0.0, 0.1], **settings)
+    make(tmp_path / "runs")
+    after = {(run.config.label, run.config.seed): run for run in read_metrics(file)}
+    assert {key: run.config.rounds for key, run in after.items()} == {
+        ("fedavg", 0): 510, ("fedavg", 1): 20, ("fedgbo-sgdm", 0): 500,
+    }  # fmt: skip
+    assert after["fedgbo-sgdm", 0].records == before["fedgbo-sgdm"].records
+
+
+def test_runs_that_cannot_be_compared_are_named(docs, make, tmp_path):
+    (docs / "results" / "femnist.csv").unlink()
     for seed, steps in enumerate([5, 10]):
         write_run(tmp_path / "runs", FEDAVG, seed, [0.0, 0.1], task={"name": "femnist"}, local_steps=steps)
     with pytest.raises(SystemExit, match="runs on femnist cannot be compared: femnist, K = 10, femnist, K = 5"):
