@@ -1,6 +1,7 @@
 """Findings of a hostile review: shapes unknown to C code, patched layers, hidden writes, draws on the server."""
 
 from dataclasses import dataclass
+from types import MethodType
 
 import numpy as np
 import pytest
@@ -84,10 +85,37 @@ class Reversed(nn.Flatten):
         return super().forward(x).flip(1)
 
 
+def tripled(layer, x):
+    return functional.linear(x, 3 * layer.weight, layer.bias)
+
+
 def patched():
     layer = nn.Linear(3, 2)
-    layer.forward = lambda x: functional.linear(x, 3 * layer.weight, layer.bias)
+    layer.forward = MethodType(tripled, layer)
     return layer
+
+
+def remembered():
+    layer = nn.Linear(3, 2)
+    layer.forward = lambda x: tripled(layer, x)  # a copy of the layer uses the weights of this one
+    return layer
+
+
+def shared():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
+    model[1].weight.data = model[0].weight.data
+    return model
+
+
+def hooked():
+    model = nn.Linear(3, 2)
+    model.weight.register_hook(lambda grad: 0 * grad)
+    return model
+
+
+class Uncopied(nn.Linear):
+    def __deepcopy__(self, memo):
+        return self
 
 
 IMAGES = pairs(numbers(1, 8, 8), lambda: rng.integers(0, 2, 16))
@@ -100,6 +128,97 @@ def test_subclasses_of_known_layers_are_the_users(layer):
 
 def test_a_forward_of_an_instance_is_used():
     close_to_textbook(fedgbo.Task("t", pairs(numbers(3), lambda: rng.integers(0, 2, 16)), patched, batch_size=4))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (remembered, "reaches the parameter 'weight' through a function that remembers the module"),
+        (shared, "parameters '0.weight' and '1.weight' share memory"),
+        (hooked, "parameter 'weight' has a hook"),
+        (lambda: Uncopied(3, 2), "copies of the model share its parameter 'weight'"),
+        (lambda: torch.jit.script(nn.Linear(3, 2)), "the model is a torch.jit module"),
+        (lambda: nn.Sequential(torch.jit.trace(nn.Linear(3, 3), torch.zeros(1, 3)), nn.Linear(3, 2)), "the layer '0'"),
+    ],
+)
+def test_a_module_of_which_a_copy_would_not_train_is_refused(model, message):
+    with pytest.raises(ConfigError, match=message):
+        fedgbo.run(make_task(model=model, batch_size=4), AVG, rounds=2)
+
+
+def test_a_module_that_was_refused_keeps_its_gradients():
+    module = remembered()
+    with pytest.raises(ConfigError, match="remembers the module"):
+        fedgbo.run(make_task(model=lambda: module, batch_size=4), AVG, rounds=2)
+    assert module.weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        (lambda: torch.autocast("cpu", torch.bfloat16), "within torch.autocast"),
+        (torch.no_grad, "needs gradients"),
+        (torch.inference_mode, "needs gradients"),
+    ],
+)
+def test_contexts_of_torch_that_change_training_are_refused(context, message):
+    with context(), pytest.raises(ConfigError, match=message):
+        fedgbo.run(make_task(batch_size=4), AVG, rounds=2)
+
+
+class TwoLayers(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.first, self.last, self.call = nn.Linear(3, 6), nn.Linear(6, 2), call
+
+    def forward(self, x):
+        return self.call(self.last, torch.tanh(self.first(x)))
+
+
+@pytest.mark.parametrize(
+    "call", [lambda layer, x: functional.linear(x, layer.weight, layer.bias), lambda layer, x: layer.forward(x)]
+)
+def test_the_term_of_fedmax_needs_to_see_the_last_layer(call):
+    task = make_task(model=lambda: TwoLayers(call), batch_size=4)
+    with pytest.raises(ConfigError, match="not called as a layer"):
+        fedgbo.run(task, fedgbo.FedMAX(fedgbo.SGD(0.1), beta=1.0), rounds=1)
+
+
+def test_the_term_of_fedmax_sees_an_input_with_a_name():
+    data = pairs(numbers(3), lambda: rng.integers(0, 2, 16))
+    task = fedgbo.Task("t", data, lambda: TwoLayers(lambda layer, x: layer(input=x)), batch_size=4)
+    close_to_textbook(task, fedgbo.FedMAX(fedgbo.SGD(0.1), beta=1.0))
+
+
+@dataclass
+class Scaled:  # cannot be hashed
+    scale: float
+
+    def __call__(self, outputs, targets):
+        return self.scale * functional.cross_entropy(outputs, targets)
+
+
+def test_a_loss_that_cannot_be_hashed():
+    data = pairs(numbers(3), lambda: rng.integers(0, 2, 16))
+    close_to_textbook(fedgbo.Task("t", data, lambda: nn.Linear(3, 2), batch_size=4, loss=Scaled(0.5)))
+
+
+def test_a_batch_that_the_model_changes_is_not_used_twice():
+    def model():
+        return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+
+    with pytest.raises(ConfigError, match="changes its inputs in place"):
+        fedgbo.run(make_task(model=model, batch_size=4), fedgbo.FedSAM(fedgbo.SGD(lr=0.1), rho=0.1), rounds=2)
+
+
+def test_batches_of_different_sizes_are_trained_as_they_are():
+    def collate(samples):
+        kept = [sample for sample in samples if float(sample[0][0]) < 0.5] or samples[:1]
+        return torch.stack([torch.as_tensor(x) for x, _ in kept]), torch.tensor([int(y) for _, y in kept])
+
+    train = [(numbers(3)(), rng.integers(0, 2, 16)) for _ in range(4)]
+    data = fedgbo.FederatedData.from_clients(train=train, collate=collate)
+    close_to_textbook(fedgbo.Task("t", data, lambda: nn.Linear(3, 2), batch_size=4))
 
 
 class Filled(nn.Module):
@@ -134,6 +253,32 @@ class Clamped(nn.Linear):
         return super().forward(x)
 
 
+class Swapped(nn.Linear):
+    def __init__(self, how):
+        super().__init__(3, 2)
+        self.how = how
+
+    def forward(self, x):
+        if self.training and self.how == "data":
+            self.weight.data = self.weight.data.clamp(-0.1, 0.1)
+        elif self.training:
+            self.weight = nn.Parameter(self.weight.detach().clamp(-0.1, 0.1))
+        return super().forward(x)
+
+
+class TeacherData(Teacher):
+    def forward(self, x):
+        k = self.teacher.weight
+        k.data = k.data * 0.9 + self.linear.weight.data * 0.1
+        return self.linear(x) + self.teacher(x)
+
+
+class TeacherInPlace(Teacher):
+    def forward(self, x):
+        self.teacher.weight.data.mul_(0.9)
+        return self.linear(x) + self.teacher(x)
+
+
 class ClampedData(nn.Linear):
     def __init__(self, bound=0.1):
         super().__init__(3, 2)
@@ -147,6 +292,10 @@ class ClampedData(nn.Linear):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (lambda: Swapped("data"), "parameter 'weight' was changed in forward"),
+        (lambda: Swapped("new"), "parameter 'weight' was changed in forward"),
+        (TeacherData, "frozen parameter 'teacher.weight' was changed in forward"),
+        (TeacherInPlace, "frozen parameter 'teacher.weight' was changed in forward"),
         (ClampedData, "parameter 'weight' was changed in forward"),
         (Clamped, "parameter 'weight' was changed in forward"),
         (Filled, "'cache' gets its value in forward"),

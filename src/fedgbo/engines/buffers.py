@@ -20,12 +20,14 @@ class Buffers:
         self.moving: list[str] = []
         self._names = {name for name, _ in module.named_buffers()}  # before the first forward pass
         self._written = [(name, p, p._version) for name, p in module.named_parameters()]  # our own writes do not count
-        self._constant: dict[str, tuple[Tensor, int, Tensor]] = {}  # itself, torch's count of writes to it, a copy
+        self._frozen = [(name, p, p.data_ptr()) for name, p in module.named_parameters() if not p.requires_grad]
+        self._constant: dict[str, Tensor] = {}  # copies of them
 
     def find(self, train: Callable[[], object]) -> None:
         """Find the buffers that training changes by training once, and put all buffers back."""
         own = {name: (buffer, buffer._version) for name, buffer in self._module.named_buffers()}
         before = {name: buffer.clone() for name, (buffer, _) in own.items()}
+        frozen = self._sums()
         train()
         after = dict(self._module.named_buffers())
         if new := [name for name in after if name not in self._names]:
@@ -34,6 +36,9 @@ class Buffers:
                 "register it with a value"
             )
         self.check_parameters()
+        for (name, *_), old, now in zip(self._frozen, frozen, self._sums(), strict=True):
+            if old != now:
+                raise changed_in_forward("frozen parameter", name)
 
         def written(name: str) -> bool:
             buffer, version = own[name]  # a write may leave the value as it is, such as that of a converged estimate
@@ -47,14 +52,13 @@ class Buffers:
                     f"{tuple(after[name].shape)}, so it cannot be averaged; give it one shape"
                 )
             _write(after[name], before[name])
-        constant = {name: after[name] for name in before if name in after and name not in self.moving}
-        self._constant = {name: (buffer, buffer._version, before[name]) for name, buffer in constant.items()}
+        self._constant = {name: value for name, value in before.items() if name in after and name not in self.moving}
 
     def adopt(self, other: "Buffers") -> None:
         """Take over what another model of the same kind found."""
         own = dict(self._module.named_buffers())
         self.moving = list(other.moving)
-        self._constant = {name: (own[name], own[name]._version, own[name].clone()) for name in other._constant}
+        self._constant = {name: own[name].clone() for name in other._constant}
 
     def values(self, dtype: torch.dtype) -> Tensor | None:
         """Return the moving buffers as one vector of that type; None: there are none."""
@@ -75,13 +79,16 @@ class Buffers:
         if not self._constant:
             return
         named = dict(self._module.named_buffers())
-        for name, (buffer, version, value) in self._constant.items():
-            written = named[name] is not buffer or buffer._version != version
-            if written and not _same(named[name], value):
+        for name, value in self._constant.items():
+            if not _same(named[name], value):  # whatever wrote it: torch does not count writes through `.data`
                 raise ConfigError(
                     f"the model's buffer '{name}' was changed during training, but not by its first minibatch, so it "
                     "was taken for a constant; let every forward pass in training update it, or none"
                 )
+
+    def _sums(self) -> list[str]:
+        """Return sums that tell whether a frozen parameter was changed: large models have no room for copies."""
+        return [repr(float(torch.linalg.vector_norm(p.detach().flatten().float()))) for _, p, _ in self._frozen]
 
     def check_parameters(self) -> None:
         """Raise if the model itself wrote into a parameter: that is lost, or seen by other clients."""
@@ -89,6 +96,9 @@ class Buffers:
             if p._version != version:
                 kind = "parameter" if p.requires_grad else "frozen parameter"
                 raise changed_in_forward(kind, name)
+        for name, p, place in self._frozen:
+            if p.is_cpu and p.data_ptr() != place:
+                raise changed_in_forward("frozen parameter", name)
 
 
 def changed_in_forward(kind: str, name: str) -> ConfigError:
@@ -115,4 +125,6 @@ def _write(buffer: Tensor, value: Tensor) -> None:
 
 def _same(one: Tensor, other: Tensor) -> bool:
     """Compare two buffers; a NaN equals a NaN."""
-    return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+    if one.shape != other.shape or torch.equal(one, other.to(one)):
+        return one.shape == other.shape
+    return bool(((one == other) | ((one != one) & (other != other))).all())

@@ -24,6 +24,7 @@ from fedgbo.engines.client import SimulatedClient, packed
 from fedgbo.engines.engine import Gathered, Round, gather
 from fedgbo.engines.evaluate import Chunk, OwnModels, Piece, Scores
 from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.layers import STOCK
 from fedgbo.engines.plain import PlainEngine
 from fedgbo.pipeline import Pipeline
 from fedgbo.pipeline.samplers import FixedSize
@@ -127,7 +128,7 @@ class CohortEngine:
     def __init__(self, plain: PlainEngine, algorithm: FederatedAlgorithm) -> None:
         self.plain, self.task, self.seed = plain, plain.task, plain.seed
         self.origin, self.sample, self.scorer = plain.origin, plain.sample, plain.scorer
-        self.model = FlatModel(plain.build_model(), plain.task.loss, fast=False)
+        self.model = FlatModel(plain.build_model(), plain.task.loss, STOCK)
         self.model.specialise(plain.sample[0], algorithm.terms)
         self._sized = plain.task.batch_size is None
         self._width = self._most()

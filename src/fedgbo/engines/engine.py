@@ -15,6 +15,7 @@ from fedgbo.data.tree import digest_of
 from fedgbo.engines.buffers import load_buffers
 from fedgbo.engines.evaluate import Chunk, OwnModels, Piece, Scorer, Scores
 from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.layers import STOCK
 from fedgbo.engines.module import Blueprint
 from fedgbo.pipeline import Pipeline
 from fedgbo.tasks.task import Batch, Task
@@ -145,7 +146,7 @@ class Origin:
     def finished(self, params: Tensor, buffers: Tensor | None) -> nn.Module:
         """Return a copy of the module with these parameters and buffers, for evaluation."""
         module = self.blueprint.copy()
-        FlatModel(module, functional.cross_entropy, fast=False).load(params)
+        FlatModel(module, functional.cross_entropy, STOCK).load(params)
         if buffers is not None:
             load_buffers(module, self.moving, buffers)
         module.eval()  # whose result a `train` of the user's own may forget

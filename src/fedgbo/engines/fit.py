@@ -1,15 +1,82 @@
-"""Checks, before the first round, that a task's model, loss and data fit together."""
+"""Checks, before the first round: do a task's model, loss and data fit together, and which code of ours fits them."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.core import DataError
+from fedgbo.core import ConfigError, DataError, Term
 from fedgbo.data.samples import IGNORED
-from fedgbo.data.tree import kind_of, samples_in
+from fedgbo.data.tree import kind_of, leaves, samples_in
 from fedgbo.engines.flat import FAILURES, FlatModel
-from fedgbo.tasks.task import Task, logits_of
+from fedgbo.engines.generators import Generators
+from fedgbo.engines.layers import LEVELS, STOCK, Level
+from fedgbo.engines.layers.conv import FastConv2d
+from fedgbo.tasks.task import Batch, Task, logits_of
+
+ALIKE = 1e-2  # of the largest number of a tensor: by so much two may differ; a BatchNorm of few samples magnifies
+TINY = 1e-5  # of the largest number of all: the same for parameters without an effect, as a bias before BatchNorm
+SHAKEN = 0.1  # of a parameter's mean size: a model may hide a mistake behind zeros
+
+
+def check_mode() -> None:
+    """Raise in a context of torch that would change what training computes."""
+    if torch.is_autocast_enabled("cpu"):
+        raise ConfigError("a run does not train within torch.autocast; use it in the model's forward instead")
+    if not torch.is_grad_enabled():
+        raise ConfigError("a run needs gradients; start it outside of torch.no_grad() and torch.inference_mode()")
+
+
+def fastest(build: Callable[[], nn.Module], task: Task, batch: Batch, terms: Sequence[Term]) -> Level:
+    """Return the fastest level at which a model has the outputs and the gradients that torch's own layers have.
+
+    A user's model may see more of a layer than its outputs: its type, its place in a Sequential, or the layout of its
+    images in memory. Copies are tried, because a `forward` may write into buffers and attributes.
+    """
+    generators = Generators()
+    with generators.kept():
+        try:
+            expected = _computed(FlatModel(build(), task.loss, STOCK), batch, terms)
+        except Exception:  # whatever a user's module raises: training will raise it again
+            return STOCK
+        for level in LEVELS[:-1]:
+            try:
+                if _alike(_computed(FlatModel(build(), task.loss, level), batch, terms), expected):
+                    return level
+            except Exception:  # such as of a `view`: this level is not for this module
+                continue
+    return STOCK
+
+
+def _computed(model: FlatModel, batch: Batch, terms: Sequence[Term]) -> list[Tensor]:
+    """Return the gradient at other parameters, a tensor for each of them, and the outputs in evaluation."""
+    model.specialise(batch[0], terms)
+    for layer in model.module.modules():
+        if isinstance(layer, FastConv2d):
+            layer.always_last = True
+    parts = model.parts(model.params)
+    noise = torch.randn(model.params.shape, generator=torch.Generator().manual_seed(0)).to(model.params)
+    shaken = torch.cat([p + SHAKEN * (p.abs().mean() or 1) * x for p, x in zip(parts, model.parts(noise), strict=True)])
+    start = Generators().start
+    start(0)
+    gradient = model.gradient(shaken, batch, terms)[0]
+    start(0)
+    outputs = leaves(model.outputs(shaken, batch[0]))
+    return [*model.parts(gradient), *(x for x in outputs if isinstance(x, Tensor) and x.is_floating_point())]
+
+
+def _alike(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    """Return whether numbers are the same but for rounding."""
+    finite = [float(x.nan_to_num(0, 0, 0).abs().max()) for x in theirs if x.numel()]
+    least = TINY * max(finite, default=0.0)
+
+    def same(one: Tensor, other: Tensor) -> bool:
+        largest = float(other.nan_to_num(0, 0, 0).abs().max()) if other.numel() else 0.0
+        return torch.allclose(one, other, rtol=0, atol=max(ALIKE * largest, least), equal_nan=True)
+
+    return all(same(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:

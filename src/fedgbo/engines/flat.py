@@ -13,7 +13,7 @@ from fedgbo.core import AffineStep, ConfigError, DataError, FedGBOError, Term
 from fedgbo.data.tree import call
 from fedgbo.engines.buffers import Buffers, changed_in_forward
 from fedgbo.engines.generators import OwnGenerator
-from fedgbo.engines.layers import accelerate, replaced
+from fedgbo.engines.layers import LEVELS, Level, accelerate, replaced
 from fedgbo.engines.layers.network import TERMS, Network, network_for
 from fedgbo.engines.module import last_linear
 from fedgbo.native import step_in_parts, step_in_place
@@ -26,20 +26,19 @@ class FlatModel:
     """The module's trainable parameters as one vector, in the order of `parameters()`.
 
     Parameters of the vector's type are views into it. Others, such as bfloat16, are rounded copies of it: the vector is
-    float32, or float64 if a parameter is, so that small steps are not lost. Frozen parameters are not part of it. With
-    `fast`, layers that are known are replaced by faster ones if the module takes `inputs` with them, and a stack of
-    such layers by one call of C code.
+    float32, or float64 if a parameter is, so that small steps are not lost. Frozen parameters are not part of it. The
+    level says which of its layers are replaced by faster ones.
     """
 
-    def __init__(
-        self, module: nn.Module, loss: Callable[[Any, Any], Any], *, fast: bool = True, inputs: Any = None
-    ) -> None:
+    def __init__(self, module: nn.Module, loss: Callable[[Any, Any], Any], level: Level = LEVELS[0]) -> None:
         module.train()
         self.original = module  # with the same parameters
-        self.module = accelerate(module, inputs) if fast else module
-        self._fast = fast
+        self.module = accelerate(module, level.layers)
+        self._whole = level.whole
         self.loss = loss
         self._names = [name for name, p in self.module.named_parameters() if p.requires_grad]
+        paths = (name.rpartition(".") for name in self._names)
+        self._owners = [(self.module.get_submodule(path)._parameters, key) for path, _, key in paths]
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         kind = _check_parameters(module, self._parameters)
         ends = accumulate(p.numel() for p in self._parameters)
@@ -141,6 +140,10 @@ class FlatModel:
         self._point()
         return given
 
+    def parts(self, vector: Tensor) -> list[Tensor]:
+        """Return the part of a vector for each parameter."""
+        return list(torch.split(vector, [p.numel() for p in self._parameters]))
+
     def flat_gradient(self, params: Tensor) -> Tensor:
         """Return the gradients as one vector; raise if the module itself has changed the parameters from `params`."""
         self.check_values(params)
@@ -150,12 +153,21 @@ class FlatModel:
 
     def check_values(self, params: Tensor) -> None:
         """Raise if the module has changed its parameters from `params`, be it through `.data`, which torch allows."""
+        self.check_places()
         expected = params.to(self.params).expand_as(self.params)  # as `load` takes them
         if expected is self.params or torch.equal(self.params, expected):
             return
         differs = ~((self.params == expected) | (self.params.isnan() & expected.isnan()))
         for name, (begin, p) in zip(self._names, self._begins, strict=True):
             if differs[begin : begin + p.numel()].any():
+                raise changed_in_forward("parameter", name)
+
+    def check_places(self) -> None:
+        """Raise if the module has given a parameter other memory, or put another one in its place."""
+        first, size, known = self.params.data_ptr(), self.params.element_size(), self.params.is_cpu
+        for name, (begin, p), (owner, key) in zip(self._names, self._begins, self._owners, strict=True):
+            view = known and p.dtype == self.params.dtype and p.numel() > 0
+            if (view and p.data_ptr() != first + begin * size) or owner.get(key) is not p:
                 raise changed_in_forward("parameter", name)
 
     def outputs(self, params: Tensor, inputs: Any) -> Any:
@@ -171,15 +183,15 @@ class FlatModel:
     def specialise(self, inputs: Any, terms: Sequence[Term]) -> None:
         """Prepare for these objective terms and for inputs like these.
 
-        A term on the hidden layer needs the input of the last layer. A network that is a stack of known layers is
-        computed by one call of C code, which has FedMAX's term, but no other term on the hidden layer.
+        A term on the hidden layer needs the input of the last layer. The C code for a whole network has FedMAX's term,
+        but no other term on the hidden layer.
         """
         hidden = [term for term in terms if term.needs_hidden]
         known = all(type(term) in TERMS for term in hidden)
-        if known and self._fast and self._views and isinstance(inputs, Tensor):
+        if known and self._whole and self._views and isinstance(inputs, Tensor):
             self.network = network_for(self.original, inputs, self.loss)
         if hidden:
-            last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden)
+            last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden, with_kwargs=True)
             if self.network is not None and not self.network.plan.ends_linear:
                 self.network = None
 
@@ -215,8 +227,8 @@ class FlatModel:
             if p.dtype != self.params.dtype:
                 p.data.copy_(self.params[begin : begin + p.numel()].view(p.shape))
 
-    def _keep_hidden(self, layer: nn.Module, args: tuple[Tensor, ...]) -> None:
-        self._hidden = args[0]
+    def _keep_hidden(self, layer: nn.Module, args: tuple[Tensor, ...], given: dict[str, Tensor]) -> None:
+        self._hidden = args[0] if args else given["input"]
 
 
 def input_type(module: nn.Module) -> torch.dtype:

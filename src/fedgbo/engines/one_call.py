@@ -66,7 +66,8 @@ class OneCall:
                 client.losses.extend(losses)
                 continue
             made = client.next_batches(count)
-            if all(network.takes(*batch) for batch in made):
+            sizes = {len(targets) for _, targets in made}  # a collate may leave samples out
+            if all(network.takes(*batch) for batch in made) and len(sizes) == 1:
                 inputs, targets = torch.cat([x for x, _ in made]), torch.cat([y for _, y in made])
                 batches = inputs, targets, np.arange(len(inputs))
                 with client.model.drawing():

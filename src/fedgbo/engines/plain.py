@@ -26,9 +26,10 @@ from fedgbo.engines.evaluate import (
     check_local,
     chunks_of,
 )
-from fedgbo.engines.fit import check_fit
+from fedgbo.engines.fit import check_fit, check_mode, fastest
 from fedgbo.engines.flat import FlatModel, input_type
 from fedgbo.engines.generators import Generators, OwnGenerator
+from fedgbo.engines.layers import STOCK
 from fedgbo.engines.module import Blueprint
 from fedgbo.tasks.task import Batch, Task
 
@@ -63,6 +64,7 @@ class PlainEngine:
         descent: Descent | None = None,
         why: str = "",
     ) -> None:
+        check_mode()
         self.task, self.seed, self.descent, self.why = task, seed, descent, why
         if descent is not None and not descent.takes(algorithm.terms):
             names = ", ".join(type(term).__name__ for term in algorithm.terms)
@@ -71,14 +73,17 @@ class PlainEngine:
         first = task.data.train.batch(np.arange(min(2, len(task.data.train))))
         with self.generators.kept():
             self._blueprint = Blueprint.of(task.make_model, seed, map_tensors(_default_type, first[0]))
-        self._fast = descent is not None
         optimisers = [own for name, own in vars(algorithm).items() if isinstance(own, Optimiser) and name != "server"]
         self._not_affine = [type(own).__name__ for own in optimisers if not isinstance(own, AffineOptimiser)]
         module = self.build_model()
         self._input_type = input_type(module)
         self.sample = self.on_device(first)
-        self.model = FlatModel(module, task.loss, fast=self._fast, inputs=self.sample[0])
+        self._level, self.model = STOCK, FlatModel(module, task.loss, STOCK)
         check_fit(self.model, task, *self.sample)
+        if descent is not None:
+            with self.generators.kept():
+                self._level = fastest(self.build_model, task, self._first_batch(), algorithm.terms)
+            self.model = FlatModel(self.build_model(), task.loss, self._level)
         self.model.specialise(self.sample[0], algorithm.terms)
         self.draws, self.origin = self._try_out(self.model.params.clone())
         self.scoring_draws, self.scorer = self._try_scoring()
@@ -101,6 +106,7 @@ class PlainEngine:
             before = self.generators.marks()
             self.model.buffers.find(lambda: found.extend(self._first_gradient(params)))
             draws = self.generators.drawn_from(before) is not None
+        self._blueprint.check_originals()
         norm = torch.linalg.vector_norm(found[0].cpu(), dtype=torch.float64)
         fingerprint, buffers = {"loss": float(found[1]), "gradient": float(norm)}, self.model.buffers
         moved = {"buffers" if self.task.buffers == "average" else "local_buffers": buffers.values(params.dtype)}
@@ -108,10 +114,13 @@ class PlainEngine:
 
     def _first_gradient(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient of a few samples, and their loss."""
+        return self.model.gradient(params, self._first_batch())
+
+    def _first_batch(self) -> Batch:
         data = self.task.data.train
         count = min(self.task.batch_size or TRIED, TRIED, len(data))
         rows = np.linspace(0, len(data) - 1, count, dtype=np.int64)
-        return self.model.gradient(params, self.batch(data, rows, stream(self.seed, "try out")))
+        return self.batch(data, rows, stream(self.seed, "try out"))
 
     def draw_apart(self) -> bool:
         """Let the model draw from a generator of its own; return whether the numbers that it draws stay the same.
@@ -136,7 +145,7 @@ class PlainEngine:
 
     def new_model(self, terms: Sequence[Term]) -> FlatModel:
         """Return another model like the engine's own, for another worker."""
-        model = FlatModel(self.build_model(), self.task.loss, fast=self._fast, inputs=self.sample[0])
+        model = FlatModel(self.build_model(), self.task.loss, self._level)
         model.specialise(self.sample[0], terms)
         model.buffers.adopt(self.model.buffers)
         model.generator = None if self.model.generator is None else OwnGenerator()

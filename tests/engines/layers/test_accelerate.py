@@ -7,6 +7,7 @@ from torch.nn import functional
 
 import fedgbo
 from fedgbo.engines import layers
+from fedgbo.engines.fit import fastest
 from fedgbo.engines.flat import FlatModel
 from fedgbo.engines.layers import accelerate, replaced
 from fedgbo.engines.layers.conv import FastConv2d
@@ -177,21 +178,24 @@ class Viewing(nn.Module):
         return self.out(self.gru(x.view(len(x), -1, 8))[0].flatten(1))
 
 
+def level_of(module, inputs, targets=3):
+    """The level that an engine would take for copies of a module, and the names of the layers replaced there."""
+    task = fedgbo.Task(
+        "t", fedgbo.FederatedData.from_clients(train=[(inputs, torch.arange(len(inputs)) % targets)]), module
+    )
+    level = fastest(lambda: copy.deepcopy(module), task, (inputs, torch.arange(len(inputs)) % targets), ())
+    return level, replaced(accelerate(module, level.layers))
+
+
 def test_convolutions_stay_where_images_are_viewed():
     few, many = torch.randn(2, 1, 8, 8), torch.randn(50, 1, 8, 8)  # of which only the second is made channels-last
     stock = Viewing()
     with pytest.raises(RuntimeError, match="view size is not compatible"):
         accelerate(stock)(many)
-    fast = accelerate(stock, few)
-    assert replaced(fast) == ["GRU"]
-    assert type(fast.conv) is nn.Conv2d
-    assert_same_function(fast, stock, many)
-    assert [layer.training for layer in fast.modules()] == [layer.training for layer in stock.modules()]
-    other = accelerate(Viewing(flatten=True), few)
-    assert replaced(other) == ["Conv2d", "GRU", "MaxPool2d"]
-    assert not other.conv.always_last
-    assert other.training
-    assert not other.drop.training
+    level, names = level_of(stock, few)
+    assert names == ["GRU"]
+    assert_same_function(accelerate(stock, level.layers), stock, many)
+    assert level_of(Viewing(flatten=True), few)[1] == ["Conv2d", "GRU", "MaxPool2d"]
 
 
 def test_a_model_that_views_its_images_is_trained():
@@ -217,9 +221,9 @@ class Counts(nn.Module):
         return self.out(functional.softplus(self.conv(x)).flatten(1)) / self.calls
 
 
-def test_the_trial_with_channels_last_images_leaves_the_module_as_it_was():
+def test_the_trial_leaves_the_module_as_it_was():
     module = Counts()
-    assert replaced(accelerate(module, torch.randn(2, 3, 8, 8))) == ["Conv2d"]
+    assert level_of(module, torch.randn(2, 3, 8, 8))[1] == ["Conv2d"]
     assert float(module.calls) == 0
 
 
@@ -228,11 +232,115 @@ def test_the_trial_with_channels_last_images_leaves_the_module_as_it_was():
     [
         lambda x, training: functional.dropout(x, 0.5, training).flatten(1),  # draws in the order of memory
         lambda x, training: x.view(len(x), -1) if training else x.flatten(1),
+        lambda x, training: x.as_strided((len(x), 144), (144, 1)),
     ],
 )
-def test_convolutions_stay_where_channels_last_images_change_the_training(between):
+@pytest.mark.parametrize("zero", [False, True])
+def test_convolutions_stay_where_channels_last_images_change_the_training(between, zero):
     class Model(Counts):
         def forward(self, x):
             return self.out(between(functional.softplus(self.conv(x)), self.training))
 
-    assert replaced(accelerate(Model(), torch.randn(2, 3, 8, 8))) == []
+    model = Model()
+    if zero:
+        nn.init.zeros_(model.out.weight)  # then the first outputs do not show what is wrong
+    assert level_of(model, torch.randn(2, 3, 8, 8))[1] == []
+
+
+class Sliced(nn.Module):
+    """Takes the features between layers that are joined."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2))
+        self.out, self.gate = nn.Linear(40, 3), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        features = self.layers[:2](x)
+        return self.out(torch.cat([self.layers[2](features).flatten(1), self.gate * features.mean((2, 3))], 1))
+
+
+class Told(nn.Module):
+    """Tells layers apart by type."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)[0] if type(layer) is nn.GRU else layer(x) if type(layer) is nn.Linear else x
+        return x[:, -1]
+
+
+class Remembering(nn.Module):
+    """Keeps methods in a list: they belong to the module that was copied."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.out, self.mean = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3), None
+        self.stages = [self.first, self.second]
+
+    def first(self, x):
+        self.mean = x.mean(1)
+        return self.gru(x)[0]
+
+    def second(self, x):
+        return x[:, -1]
+
+    def forward(self, x):
+        for stage in self.stages:
+            x = stage(x)
+        return self.out(x if self.mean is None else x + self.mean)
+
+
+class Penalised(nn.Module):
+    """Differentiates twice, which the GRU of ours cannot."""
+
+    def __init__(self):
+        super().__init__()
+        self.gru, self.out = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        with torch.enable_grad():
+            x = x.requires_grad_()
+            scores = self.out(self.gru(x)[0][:, -1])
+            (slope,) = torch.autograd.grad(scores.sum(), x, create_graph=True)
+        return scores + slope.square().sum()
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"), [(Sliced, (3, 8, 8)), (Told, (5, 8)), (Remembering, (5, 8)), (Penalised, (5, 8))]
+)
+def test_models_that_see_more_of_a_layer_than_its_outputs_keep_it(build, shape):
+    assert level_of(build(), torch.randn(6, *shape))[1] == []
+
+
+class Normed(nn.Module):
+    def __init__(self, norm, detached):
+        super().__init__()
+        self.conv, self.pool, self.norm, self.detached = nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), norm, detached
+        self.conv.requires_grad_(detached)
+        self.scale = nn.Parameter(torch.ones(4, 1, 1))
+
+    def forward(self, x):
+        images = self.pool(self.conv(x))
+        return self.scale * self.norm(images.detach() if self.detached else images)
+
+
+@pytest.mark.parametrize(
+    ("norm", "detached"),
+    [
+        (nn.GroupNorm(2, 4), False),
+        (nn.GroupNorm(2, 4), True),
+        (lambda x: functional.group_norm(x, 2, torch.ones(4, requires_grad=True)), False),
+    ],
+)
+def test_images_without_gradients_before_a_group_norm(norm, detached):
+    """torch's backward pass of it ends the process where they are channels-last."""
+    stock, x = Normed(norm, detached), torch.randn(4, 3, 8, 8)
+    accelerate(stock)(x).square().sum().backward()
+    ours = stock.scale.grad.clone()
+    stock.zero_grad()
+    stock(x).square().sum().backward()
+    assert torch.allclose(ours, stock.scale.grad, rtol=1e-5)

@@ -11,6 +11,7 @@ import fedgbo
 from fedgbo.core.objective import MaxEntropy, Proximal, Term
 from fedgbo.core.optimiser import AffineStep
 from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.layers import LEVELS, STOCK
 from fedgbo.engines.layers.network import network_for
 from fedgbo.models.paper import digits_cnn, paper_cnn
 from fedgbo.native import library, step_in_place
@@ -102,7 +103,7 @@ def case(name, batch, kind=torch.float32, loss=functional.cross_entropy):
 @pytest.mark.parametrize("loss", [functional.cross_entropy, functional.mse_loss])
 def test_equals_autograd(name, batch, kind, loss):
     module, inputs, targets = case(name, batch, kind, loss)
-    slow, fast = FlatModel(module, loss, fast=False), FlatModel(module, loss)
+    slow, fast = FlatModel(copy.deepcopy(module), loss, STOCK), FlatModel(module, loss)
     fast.specialise(inputs, ())
     assert fast.network is not None
     params = fast.params.clone()
@@ -151,7 +152,11 @@ def test_many_steps_are_the_loop_over_rows_of_the_data(name, mu, beta):
     model, inputs, targets = ready(name, 9)
     start, rows = model.params.clone(), torch.tensor([8, 0, 3, 3, 1, 2, 5, 8, 7, 6, 4, 0])
     step, origin = AffineStep(0.01 * torch.rand_like(start), 0.1 + torch.rand_like(start)), start + 0.1
-    slow, expected, losses = FlatModel(model.original, functional.cross_entropy, fast=False), start.clone(), []
+    slow, expected, losses = (
+        FlatModel(copy.deepcopy(model.original), functional.cross_entropy, STOCK),
+        start.clone(),
+        [],
+    )
     terms = (Proximal(mu), MaxEntropy(beta))
     slow.specialise(inputs, terms)
     for part in rows.view(3, 4):
@@ -190,7 +195,7 @@ def test_dropout_draws_what_torch_draws(name, dtype):
     build, shape, classes = DROPPING[name]
     stock = build().to(dtype)
     inputs, targets = torch.randn(12, *shape, dtype=dtype), torch.randint(classes, (12,))
-    fast, slow = (FlatModel(copy.deepcopy(stock), functional.cross_entropy, fast=fast) for fast in (True, False))
+    fast, slow = (FlatModel(copy.deepcopy(stock), functional.cross_entropy, level) for level in (LEVELS[0], STOCK))
     fast.specialise(inputs, ())
     assert fast.network is not None
     offset = 0.01 * torch.randn(len(slow.params), dtype=dtype)
@@ -273,7 +278,7 @@ class Squares(Term):
 @pytest.mark.parametrize("name", ["digits", "odd MLP", "other pooling"])
 def test_the_term_of_fedmax_equals_autograd(name, batch, kind):
     module, inputs, targets = case(name, batch, kind)
-    slow, fast = FlatModel(module, functional.cross_entropy, fast=False), FlatModel(module, functional.cross_entropy)
+    slow, fast = (FlatModel(copy.deepcopy(module), functional.cross_entropy, level) for level in (STOCK, LEVELS[0]))
     fast.specialise(inputs, (MaxEntropy(2.0),))
     slow.specialise(inputs, (MaxEntropy(2.0),))
     assert fast.network is not None

@@ -12,6 +12,7 @@ from torch.nn import functional
 import fedgbo
 from fedgbo.engines import select
 from fedgbo.engines.flat import FlatModel
+from fedgbo.engines.layers import LEVELS, STOCK
 from fedgbo.engines.layers.network import network_for
 from fedgbo.engines.one_call import OneCall
 from fedgbo.engines.select import engine_for
@@ -87,7 +88,7 @@ def build(kind, dtype=torch.float32):
 def test_gradients_are_those_of_torch(kind, dtype):
     stock = build(kind, dtype)
     inputs, targets = torch.randn(7, 1, 12, 12, dtype=dtype), torch.randint(3, (7,))
-    fast, slow = (FlatModel(copy.deepcopy(stock), functional.cross_entropy, fast=fast) for fast in (True, False))
+    fast, slow = (FlatModel(copy.deepcopy(stock), functional.cross_entropy, level) for level in (LEVELS[0], STOCK))
     fast.specialise(inputs, ())
     assert fast.network is not None
     torch.manual_seed(1)
@@ -357,7 +358,7 @@ def test_padded_pooling_whose_last_pixels_are_in_no_window(dtype):
         nn.Linear(24, 3),
     ).to(dtype)
     inputs, targets = torch.randn(8, 1, 12, 12, dtype=dtype), torch.randint(3, (8,))
-    fast, slow = (FlatModel(copy.deepcopy(stock), functional.cross_entropy, fast=fast) for fast in (True, False))
+    fast, slow = (FlatModel(copy.deepcopy(stock), functional.cross_entropy, level) for level in (LEVELS[0], STOCK))
     fast.specialise(inputs, ())
     assert fast.network is not None
     for _ in range(3):

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -9,15 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgbo.data.tree import call, leaves
-from fedgbo.engines.generators import Generators
 from fedgbo.engines.layers.conv import FastConv2d, FastMaxPool2d
 from fedgbo.engines.layers.plan import is_changed
 from fedgbo.engines.layers.recurrent import FastGRU, FastLSTM, supports
 from fedgbo.native import by_onednn, product, slow_mkl
 
 ROWS = 1024  # samples, or places of its sequences, of a large minibatch
-ALIKE = 1e-2  # of the largest output: by so much outputs may differ, which two samples in a BatchNorm can magnify
 WORTH_PYTHON = 3 << 20  # multiply-adds of a layer by oneDNN, which takes about 35 µs of Python forwards and backwards
 
 
@@ -62,6 +60,14 @@ class FastAttention(nn.MultiheadAttention):
         """Tell whether the layer is one of ours; dropout draws random numbers, which would not be torch's."""
         extras = layer.bias_k is not None or layer.bias_v is not None or layer.add_zero_attn
         return layer._qkv_same_embed_dim and layer.dropout == 0 and not extras
+
+
+class SafeGroupNorm(nn.GroupNorm):
+    """nn.GroupNorm, whose backward pass in torch crashes if channels-last images in it want no gradient."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return (B, C, ...) for (B, C, ...)."""
+        return super().forward(input if input.requires_grad else input.contiguous())
 
 
 class FastLinear(nn.Linear):
@@ -117,58 +123,41 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
 Faster = dict[type[nn.Module], tuple[type[nn.Module], Callable[..., bool]]]
 FASTER: Faster = {
     nn.Conv2d: (FastConv2d, FastConv2d.supports),
+    nn.GroupNorm: (SafeGroupNorm, lambda layer: True),
     nn.GRU: (FastGRU, supports),
     nn.Linear: (FastLinear, FastLinear.supports),
     nn.LSTM: (FastLSTM, supports),
     nn.MultiheadAttention: (FastAttention, FastAttention.supports),
     nn.MaxPool2d: (FastMaxPool2d, FastMaxPool2d.supports),
 }
-CHANNELS_LAST = (FastConv2d, FastMaxPool2d)
+IMAGES = (FastConv2d, FastMaxPool2d, SafeGroupNorm)  # whose outputs are channels-last: a `view` fails on them
 
 
-def accelerate(module: nn.Module, inputs: Any = None) -> nn.Module:
+@dataclass(frozen=True)
+class Level:
+    """How much of a model is computed by code of ours."""
+
+    layers: Faster  # and what takes their places
+    whole: bool = False  # a whole network that is known, in one call of C code
+
+
+STOCK = Level({})
+LEVELS = (
+    Level(FASTER, whole=True),
+    Level(FASTER),
+    Level({kind: own for kind, own in FASTER.items() if own[0] not in IMAGES}),
+    STOCK,
+)  # the fastest first; an engine takes the first that computes what STOCK computes
+
+
+def accelerate(module: nn.Module, layers: Faster = FASTER) -> nn.Module:
     """Return a module that computes the same, faster on one core, with the very same parameters in the same order.
 
     Layers are replaced by their exact type: a user's subclass, and a layer with hooks or a `forward` of its own, stays
     as it is, and so does everything that is not known here. Names, and so the state dict, do not change; `module`
-    itself neither. Convolutions stay if the module computes something else for these inputs with channels-last images.
+    itself neither. A `forward` that looks at more than the outputs of its layers may compute something else.
     """
-    faster = _rebuilt(module, FASTER, {})
-    if inputs is None or _takes_channels_last(faster, module, inputs):
-        return faster
-    return _rebuilt(module, {kind: own for kind, own in FASTER.items() if own[0] not in CHANNELS_LAST}, {})
-
-
-def _takes_channels_last(module: nn.Module, stock: nn.Module, inputs: Any) -> bool:
-    """Return whether the module computes what `stock` does, where all of its convolutions are channels-last.
-
-    A `view` fails on such images, and dropout of them draws its numbers in another order. Copies are tried, because a
-    `forward` may write into buffers and attributes.
-    """
-    if not any(isinstance(layer, FastConv2d) for layer in module.modules()):
-        return True
-    same, generators = {id(p): p for p in module.parameters()}, Generators()
-    try:
-        ours, theirs = copy.deepcopy(module, dict(same)), copy.deepcopy(stock, dict(same))
-        for layer in ours.modules():
-            if isinstance(layer, FastConv2d):
-                layer.always_last = True
-        with torch.no_grad(), generators.kept():
-            return all(_alike(*(_tried(one, how, inputs) for one in (ours, theirs))) for how in (True, False))
-    except Exception:  # whatever a user's module raises
-        return False
-
-
-def _tried(module: nn.Module, training: bool, inputs: Any) -> list[Tensor]:
-    """Return the numbers in the outputs, with the same random numbers for each module."""
-    Generators().start(0)
-    module.train(training)
-    return [x for x in leaves(call(module, inputs)) if isinstance(x, Tensor) and x.is_floating_point()]
-
-
-def _alike(ours: list[Tensor], theirs: list[Tensor]) -> bool:
-    pairs = zip(ours, theirs, strict=True)
-    return all(bool((one - other).abs().max() <= ALIKE * other.abs().max()) for one, other in pairs if other.numel())
+    return _rebuilt(module, layers, {})
 
 
 def replaced(module: nn.Module) -> list[str]:
@@ -178,7 +167,7 @@ def replaced(module: nn.Module) -> list[str]:
     ['LSTM']
     """
     there = {type(layer) for layer in module.modules()}
-    return sorted(kind.__name__ for kind, (faster, _) in FASTER.items() if faster in there)
+    return sorted(kind.__name__ for kind, (faster, _) in FASTER.items() if faster in there - {SafeGroupNorm})
 
 
 def _rebuilt(module: nn.Module, known: Faster, done: dict[nn.Module, nn.Module]) -> nn.Module:
