@@ -27,7 +27,7 @@ class Buffers:
         """Find the buffers that training changes by training once, and put all buffers back."""
         own = {name: (buffer, buffer._version) for name, buffer in self._module.named_buffers()}
         before = {name: buffer.clone() for name, (buffer, _) in own.items()}
-        frozen = self._sums()
+        frozen = self._norms()
         train()
         after = dict(self._module.named_buffers())
         if new := [name for name in after if name not in self._names]:
@@ -36,7 +36,7 @@ class Buffers:
                 "register it with a value"
             )
         self.check_parameters()
-        for (name, *_), old, now in zip(self._frozen, frozen, self._sums(), strict=True):
+        for (name, *_), old, now in zip(self._frozen, frozen, self._norms(), strict=True):
             if old != now:
                 raise changed_in_forward("frozen parameter", name)
 
@@ -86,8 +86,8 @@ class Buffers:
                     "was taken for a constant; let every forward pass in training update it, or none"
                 )
 
-    def _sums(self) -> list[str]:
-        """Return sums that tell whether a frozen parameter was changed: large models have no room for copies."""
+    def _norms(self) -> list[str]:
+        """Return numbers that tell which frozen parameters were changed: there may be no room for copies."""
         return [repr(float(torch.linalg.vector_norm(p.detach().flatten().float()))) for _, p, _ in self._frozen]
 
     def check_parameters(self) -> None:

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from fedgbo.core import ConfigError, DataError, Term
 from fedgbo.data.samples import IGNORED
-from fedgbo.data.tree import kind_of, leaves, samples_in
+from fedgbo.data.tree import kind_of, leaves, map_tensors, samples_in
 from fedgbo.engines.flat import FAILURES, FlatModel
 from fedgbo.engines.generators import Generators
 from fedgbo.engines.layers import LEVELS, STOCK, Level
@@ -52,7 +52,8 @@ def fastest(build: Callable[[], nn.Module], task: Task, batch: Batch, terms: Seq
 
 def _computed(model: FlatModel, batch: Batch, terms: Sequence[Term]) -> list[Tensor]:
     """Return the gradient at other parameters, a tensor for each of them, and the outputs in evaluation."""
-    model.specialise(batch[0], terms)
+    inputs, targets = map_tensors(torch.clone, batch[0]), batch[1]  # a model may change its inputs in place
+    model.specialise(inputs, terms)
     for layer in model.module.modules():
         if isinstance(layer, FastConv2d):
             layer.always_last = True
@@ -61,16 +62,16 @@ def _computed(model: FlatModel, batch: Batch, terms: Sequence[Term]) -> list[Ten
     shaken = torch.cat([p + SHAKEN * (p.abs().mean() or 1) * x for p, x in zip(parts, model.parts(noise), strict=True)])
     start = Generators().start
     start(0)
-    gradient = model.gradient(shaken, batch, terms)[0]
+    gradient = model.gradient(shaken, (inputs, targets), terms)[0]
     start(0)
-    outputs = leaves(model.outputs(shaken, batch[0]))
+    outputs = leaves(model.outputs(shaken, inputs))
     return [*model.parts(gradient), *(x for x in outputs if isinstance(x, Tensor) and x.is_floating_point())]
 
 
 def _alike(ours: list[Tensor], theirs: list[Tensor]) -> bool:
     """Return whether numbers are the same but for rounding."""
-    finite = [float(x.nan_to_num(0, 0, 0).abs().max()) for x in theirs if x.numel()]
-    least = TINY * max(finite, default=0.0)
+    sizes = [float(x.nan_to_num(0, 0, 0).abs().max()) for x in theirs if x.numel()]
+    least = TINY * max(sizes, default=0.0)
 
     def same(one: Tensor, other: Tensor) -> bool:
         largest = float(other.nan_to_num(0, 0, 0).abs().max()) if other.numel() else 0.0
