@@ -1,6 +1,7 @@
 """Findings of a hostile review: shapes unknown to C code, patched layers, hidden writes, draws on the server."""
 
 from dataclasses import dataclass
+from functools import partial
 from types import MethodType
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedgbo.core.errors import ConfigError, DataError
 from fedgbo.engines import select
 from tests.conftest import make_task
 
-AVG = fedgbo.FedAvg(fedgbo.SGD(0.1))
+AVG, FASTER = fedgbo.FedAvg(fedgbo.SGD(0.1)), fedgbo.FedAvg(fedgbo.SGD(1.0))
 rng = np.random.default_rng(0)
 
 
@@ -113,6 +114,46 @@ def hooked():
     return model
 
 
+class Lambdas(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(3, 2), lambda x: self.linear.weight.detach().norm() * x
+
+    def forward(self, x):
+        return self.scale(self.linear(x))
+
+
+class Hooks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.seen = nn.Linear(3, 3), None
+        self.first.register_forward_hook(lambda *given: setattr(self, "seen", given[2]))
+
+    def forward(self, x):
+        self.first(x)
+        return self.seen
+
+
+class Sparse(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("adjacency", torch.eye(4).to_sparse())
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Aliased(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.register_buffer("mask", self.linear.weight.detach())
+
+    def forward(self, x):
+        return self.linear(x) + x @ self.mask.t()
+
+
 class Uncopied(nn.Linear):
     def __deepcopy__(self, memo):
         return self
@@ -133,9 +174,13 @@ def test_a_forward_of_an_instance_is_used():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (remembered, "reaches the parameter 'weight' through a function that remembers the module"),
-        (shared, "parameters '0.weight' and '1.weight' share memory"),
+        (remembered, "the model has a function that remembers a part of the model .in its attribute forward"),
+        (Lambdas, "the model has a function that remembers a part of the model .in its attribute scale"),
+        (lambda: nn.Sequential(Hooks(), nn.Linear(3, 2)), "the layer '0.first' of the model has a function"),
+        (shared, "'0.weight' and '1.weight' of the model share memory"),
+        (Aliased, "'linear.weight' and 'mask' of the model share memory"),
         (hooked, "parameter 'weight' has a hook"),
+        (Sparse, "'adjacency' of the model is a sparse tensor"),
         (lambda: Uncopied(3, 2), "copies of the model share its parameter 'weight'"),
         (lambda: torch.jit.script(nn.Linear(3, 2)), "the model is a torch.jit module"),
         (lambda: nn.Sequential(torch.jit.trace(nn.Linear(3, 3), torch.zeros(1, 3)), nn.Linear(3, 2)), "the layer '0'"),
@@ -144,13 +189,6 @@ def test_a_forward_of_an_instance_is_used():
 def test_a_module_of_which_a_copy_would_not_train_is_refused(model, message):
     with pytest.raises(ConfigError, match=message):
         fedgbo.run(make_task(model=model, batch_size=4), AVG, rounds=2)
-
-
-def test_a_module_that_was_refused_keeps_its_gradients():
-    module = remembered()
-    with pytest.raises(ConfigError, match="remembers the module"):
-        fedgbo.run(make_task(model=lambda: module, batch_size=4), AVG, rounds=2)
-    assert module.weight.grad is None
 
 
 @pytest.mark.parametrize(
@@ -180,7 +218,7 @@ class TwoLayers(nn.Module):
 )
 def test_the_term_of_fedmax_needs_to_see_the_last_layer(call):
     task = make_task(model=lambda: TwoLayers(call), batch_size=4)
-    with pytest.raises(ConfigError, match="not called as a layer"):
+    with pytest.raises(ConfigError, match="must be called as a layer"):
         fedgbo.run(task, fedgbo.FedMAX(fedgbo.SGD(0.1), beta=1.0), rounds=1)
 
 
@@ -203,12 +241,21 @@ def test_a_loss_that_cannot_be_hashed():
     close_to_textbook(fedgbo.Task("t", data, lambda: nn.Linear(3, 2), batch_size=4, loss=Scaled(0.5)))
 
 
-def test_a_batch_that_the_model_changes_is_not_used_twice():
-    def model():
-        return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+class Adds(nn.Module):
+    def __init__(self, in_place):
+        super().__init__()
+        self.linear, self.in_place = nn.Linear(3, 2), in_place
 
-    with pytest.raises(ConfigError, match="changes its inputs in place"):
-        fedgbo.run(make_task(model=model, batch_size=4), fedgbo.FedSAM(fedgbo.SGD(lr=0.1), rho=0.1), rounds=2)
+    def forward(self, x):
+        return self.linear(x.add_(1) if self.in_place else x + 1)
+
+
+def test_a_batch_that_the_model_changes_is_the_same_in_the_second_gradient():
+    sam, data = fedgbo.FedSAM(fedgbo.SGD(lr=0.1), rho=0.5), pairs(numbers(3), lambda: rng.integers(0, 2, 16))
+    for engine in ("plain", "auto"):
+        tasks = (fedgbo.Task("t", data, partial(Adds, in_place), batch_size=4) for in_place in (True, False))
+        changed, copied = (fedgbo.run(task, sam, rounds=2, local_steps=2, engine=engine) for task in tasks)
+        assert torch.equal(changed.params, copied.params)
 
 
 def test_batches_of_different_sizes_are_trained_as_they_are():
@@ -279,6 +326,31 @@ class TeacherInPlace(Teacher):
         return self.linear(x) + self.teacher(x)
 
 
+class TeacherLater(Teacher):
+    """Writes into a frozen parameter from the third step on, with the same norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+            if self.steps > 2:
+                self.teacher.weight.data.neg_()
+        return self.linear(x) + self.teacher(x)
+
+
+class MaxNorm(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 2)
+
+    def forward(self, x):
+        if (norm := self.weight.norm()) > 1.5:
+            self.weight.data = self.weight.data * 1.5 / norm
+        return super().forward(x)
+
+
 class ClampedData(nn.Linear):
     def __init__(self, bound=0.1):
         super().__init__(3, 2)
@@ -305,6 +377,13 @@ class ClampedData(nn.Linear):
 def test_hidden_writes_are_refused(model, message):
     with pytest.raises(ConfigError, match=message):
         fedgbo.run(make_task(model=model, batch_size=4), AVG, rounds=2)
+
+
+@pytest.mark.parametrize("engine", ["auto", "plain"])
+@pytest.mark.parametrize("model", [TeacherLater, MaxNorm])
+def test_a_hidden_write_that_begins_later_is_refused_by_every_engine(model, engine):
+    with pytest.raises(ConfigError, match="was changed in forward"):
+        fedgbo.run(make_task(model=model, batch_size=4), FASTER, rounds=50, local_steps=3, engine=engine)
 
 
 def test_a_hidden_write_that_begins_later_is_refused():

@@ -13,7 +13,6 @@ from fedgbo.core.errors import ConfigError, DataError, DivergenceError
 from fedgbo.core.objective import Term, ruled
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser, Stats
 from fedgbo.core.random import Rows, stream
-from fedgbo.data.tree import leaves
 from fedgbo.engines.batches import Batches, Pause
 from fedgbo.engines.engine import LOCAL_BUFFERS, Round
 from fedgbo.engines.evaluate import CHUNK
@@ -86,7 +85,7 @@ class SimulatedClient(Client):
         self._augment: np.random.Generator | None = None
         self._batches = Batches(self.samples, engine.task.batch_size, engine.seed, work.t, client, steps)
         self._rows: Rows | None = None  # of the last minibatch
-        self._last: tuple[Batch, list[int], GeneratorState | None] | None = None  # with writes, generators
+        self._last: tuple[Batch, GeneratorState | None] | None = None  # it, and the generators' state after it
         self._declared = engine.origin.client_state(work.algorithm, work.origin)
         self.state = work.states.load(client, self._declared) if work.states is not None else {}
         local = self.state.pop(LOCAL_BUFFERS, None)
@@ -162,13 +161,13 @@ class SimulatedClient(Client):
     def next_batch(self, *, keep: bool = True) -> Batch:
         """Return the next minibatch, and keep it for a gradient that is taken again."""
         batch = self.batch(self.next_rows())
-        self._last = (batch, _writes(batch), self._drawn()) if keep else None
+        self._last = (self._engine.kept(batch), self._drawn()) if keep else None
         return batch
 
     def next_batches(self, count: int) -> list[Batch]:
         """Return the next `count` minibatches."""
         batches = [self.batch(rows) for rows in np.split(self.next_rows(count), count)]
-        self._last = batches[-1], _writes(batches[-1]), self._drawn()
+        self._last = self._engine.kept(batches[-1]), self._drawn()
         return batches
 
     def pulled(self, params: Tensor, grad: Tensor) -> Tensor:
@@ -224,18 +223,13 @@ class SimulatedClient(Client):
             raise ConfigError("gradient(params, again=True) needs a minibatch: call gradient(params) first")
         if self._last is None:  # C code took the rows without making a batch of them
             batch = self.batch(self._rows)
-            self._last = batch, _writes(batch), self._drawn()
+            self._last = self._engine.kept(batch), self._drawn()
             return batch
-        batch, writes, drawn = self._last
-        if _writes(batch) != writes:
-            raise ConfigError(
-                "the model changes its inputs in place, so that a second gradient on the same minibatch would see "
-                "other inputs; give its first layer inplace=False, or a copy of the inputs"
-            )
+        batch, drawn = self._last
         if drawn is not None and self._generators is not None:
             self._generators.restore(drawn)
         self.gradients += len(self._rows)
-        return batch
+        return self._engine.kept(batch)
 
     def _drawn(self) -> GeneratorState | None:
         """Return the state of the generators that training draws from, if it does."""
@@ -252,8 +246,3 @@ class SimulatedClient(Client):
         if self._augment is None:
             self._augment = stream(self._engine.seed, "augment", self.round, self.id)
         return self._engine.batch(self._engine.task.data.train, rows, self._augment)
-
-
-def _writes(batch: Batch) -> list[int]:
-    """Return torch's count of writes to each tensor of the inputs."""
-    return [x._version for x in leaves(batch[0]) if isinstance(x, Tensor)]

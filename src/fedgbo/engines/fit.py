@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from fedgbo.core import ConfigError, DataError, Term
 from fedgbo.data.samples import IGNORED
@@ -16,9 +17,12 @@ from fedgbo.engines.layers import LEVELS, STOCK, Level
 from fedgbo.engines.layers.conv import FastConv2d
 from fedgbo.tasks.task import Batch, Task, logits_of
 
-ALIKE = 1e-2  # of the largest number of a tensor: by so much two may differ; a BatchNorm of few samples magnifies
+ALIKE = 1e-5  # of the largest number of a tensor: by so much two may differ by rounding
+UNITS = 4  # of the type's precision, if that is more
 TINY = 1e-5  # of the largest number of all: the same for parameters without an effect, as a bias before BatchNorm
 SHAKEN = 0.1  # of a parameter's mean size: a model may hide a mistake behind zeros
+JITTER = 1e-6  # of a parameter's mean size: what this changes, rounding may change as well, in a BatchNorm for example
+TIMES = 20  # so many times
 
 
 def check_mode() -> None:
@@ -35,49 +39,79 @@ def fastest(build: Callable[[], nn.Module], task: Task, batch: Batch, terms: Seq
     A user's model may see more of a layer than its outputs: its type, its place in a Sequential, or the layout of its
     images in memory. Copies are tried, because a `forward` may write into buffers and attributes.
     """
-    generators = Generators()
+    generators, shaken, norms = Generators(), SHAKEN, _GroupNorms()
+
+    def computed(level: Level, jitter: float = 0.0) -> list[Tensor]:
+        return _computed(FlatModel(build(), task.loss, level), batch, terms, shaken, jitter)
+
     with generators.kept():
         try:
-            expected = _computed(FlatModel(build(), task.loss, STOCK), batch, terms)
+            with norms:
+                expected = computed(STOCK)
+            if not all(x.isfinite().all() for x in expected):  # other parameters may not be allowed
+                shaken = 0.0
+                expected = computed(STOCK)
+            rounded = computed(STOCK, JITTER)
         except Exception:  # whatever a user's module raises: training will raise it again
             return STOCK
         for level in LEVELS[:-1]:
+            if norms.crash and nn.Conv2d in level.layers:
+                continue
             try:
-                if _alike(_computed(FlatModel(build(), task.loss, level), batch, terms), expected):
+                if _alike(computed(level), expected, rounded):
                     return level
             except Exception:  # such as of a `view`: this level is not for this module
                 continue
     return STOCK
 
 
-def _computed(model: FlatModel, batch: Batch, terms: Sequence[Term]) -> list[Tensor]:
-    """Return the gradient at other parameters, a tensor for each of them, and the outputs in evaluation."""
+class _GroupNorms(TorchFunctionMode):
+    """Looks for images without gradients in group_norm: if they are channels-last, torch's backward pass crashes."""
+
+    crash = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (functional.group_norm, torch.group_norm, torch.native_group_norm) and torch.is_grad_enabled():
+            x = args[0] if args else (kwargs or {})["input"]
+            self.crash |= not x.requires_grad
+        return func(*args, **(kwargs or {}))
+
+
+def _computed(model: FlatModel, batch: Batch, terms: Sequence[Term], shaken: float, jitter: float) -> list[Tensor]:
+    """Return the loss and the parts of the gradient at other parameters, and the outputs in evaluation."""
     inputs, targets = map_tensors(torch.clone, batch[0]), batch[1]  # a model may change its inputs in place
     model.specialise(inputs, terms)
     for layer in model.module.modules():
         if isinstance(layer, FastConv2d):
             layer.always_last = True
-    parts = model.parts(model.params)
-    noise = torch.randn(model.params.shape, generator=torch.Generator().manual_seed(0)).to(model.params)
-    shaken = torch.cat([p + SHAKEN * (p.abs().mean() or 1) * x for p, x in zip(parts, model.parts(noise), strict=True)])
-    start = Generators().start
+    params, start = model.params.clone(), Generators().start
+    for part in model.parts(params):
+        size = part.abs().mean() or 1.0
+        for seed, noise in enumerate((shaken, jitter)):
+            random = torch.Generator().manual_seed(seed)
+            part.add_(size * noise * torch.randn(part.shape, generator=random).to(part))
     start(0)
-    gradient = model.gradient(shaken, (inputs, targets), terms)[0]
+    gradient, loss = model.gradient(params, (inputs, targets), terms)
     start(0)
-    outputs = leaves(model.outputs(shaken, inputs))
-    return [*model.parts(gradient), *(x for x in outputs if isinstance(x, Tensor) and x.is_floating_point())]
+    outputs = leaves(model.outputs(params, inputs))
+    return [loss, *model.parts(gradient), *(x for x in outputs if isinstance(x, Tensor) and x.is_floating_point())]
 
 
-def _alike(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+def _alike(ours: list[Tensor], theirs: list[Tensor], rounded: list[Tensor]) -> bool:
     """Return whether numbers are the same but for rounding."""
-    sizes = [float(x.nan_to_num(0, 0, 0).abs().max()) for x in theirs if x.numel()]
-    least = TINY * max(sizes, default=0.0)
 
-    def same(one: Tensor, other: Tensor) -> bool:
-        largest = float(other.nan_to_num(0, 0, 0).abs().max()) if other.numel() else 0.0
-        return torch.allclose(one, other, rtol=0, atol=max(ALIKE * largest, least), equal_nan=True)
+    def size(x: Tensor) -> float:
+        return float(x.abs().max()) if x.numel() else 0.0
 
-    return all(same(one, other) for one, other in zip(ours, theirs, strict=True))
+    least = TINY * max(map(size, theirs))
+
+    def same(one: Tensor, other: Tensor, changed: Tensor) -> bool:
+        most = max(ALIKE, UNITS * torch.finfo(other.dtype).eps) * size(other) + TIMES * size(changed - other)
+        return one.shape == other.shape and size(one - other) <= max(most, least)
+
+    return all(same(*found) for found in zip(ours, theirs, rounded, strict=True))
 
 
 def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:

@@ -37,9 +37,9 @@ class FlatModel:
         self._whole = level.whole
         self.loss = loss
         self._names = [name for name, p in self.module.named_parameters() if p.requires_grad]
-        paths = (name.rpartition(".") for name in self._names)
-        self._owners = [(self.module.get_submodule(path)._parameters, key) for path, _, key in paths]
         self._parameters = [p for p in module.parameters() if p.requires_grad]
+        places = {id(p): (own._parameters, key) for own in self.module.modules() for key, p in own._parameters.items()}
+        self._owners = [places[id(p)] for p in self._parameters]
         kind = _check_parameters(module, self._parameters)
         ends = accumulate(p.numel() for p in self._parameters)
         self._begins = list(zip([0, *ends], self._parameters, strict=False))  # where each begins in the vector
@@ -135,6 +135,7 @@ class FlatModel:
 
     def release(self) -> Tensor:
         """Return the parameters without a copy; the model uses other memory from now on."""
+        self.check_places()
         given = self.params
         self.params = torch.empty_like(given)
         self._point()
@@ -191,7 +192,8 @@ class FlatModel:
         if known and self._whole and self._views and isinstance(inputs, Tensor):
             self.network = network_for(self.original, inputs, self.loss)
         if hidden:
-            last_linear(self.module, inputs).register_forward_pre_hook(self._keep_hidden, with_kwargs=True)
+            last = self.module.get_submodule(last_linear(self.original, inputs))
+            last.register_forward_pre_hook(self._keep_hidden, with_kwargs=True)
             if self.network is not None and not self.network.plan.ends_linear:
                 self.network = None
 

@@ -1,14 +1,17 @@
 """A user's nn.Module: built from the run's seed, copied for each worker, and called with inputs of any form."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from fedgbo.core import ConfigError, DataError
 from fedgbo.data.tree import call
@@ -23,7 +26,6 @@ class Blueprint:
     make: Callable[[], nn.Module]
     seed: int
     inputs: Any  # a small batch, which gives lazy layers their shapes
-    originals: list[tuple[str, nn.Parameter, Tensor | None]]  # of the module that it was copied from, and their .grad
 
     @classmethod
     def of(cls, make: Callable[[], nn.Module], seed: int, inputs: Any) -> "Blueprint":
@@ -32,7 +34,7 @@ class Blueprint:
         if not isinstance(module, nn.Module):
             raise ConfigError(f"the task's model must return an nn.Module, not {type(module).__name__}")
         _check_copyable(module)
-        originals = [(name, p, p.grad) for name, p in module.named_parameters() if p.requires_grad]
+        given = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
         try:
             module = copy.deepcopy(module)
         except Exception as error:  # such as of the old weight_norm, whose weights are not leaves
@@ -41,24 +43,10 @@ class Blueprint:
                     f"the task's model returns the same {type(module).__name__} each time, and it cannot be copied "
                     f"({error}); build a new one in the function"
                 ) from error
-            originals = []
-        given = {id(p): name for name, p, _ in originals}
+            return cls(_shaped(module, inputs), make, seed, inputs)
         if kept := [given[id(p)] for p in module.parameters() if id(p) in given]:
             raise ConfigError(f"copies of the model share its parameter '{kept[0]}'; let its layer be copied")
-        return cls(_shaped(module, inputs), make, seed, inputs, originals)
-
-    def check_originals(self) -> None:
-        """Raise if a gradient of a copy was one of the module that was copied; forget that module."""
-        reached = [(name, p, grad) for name, p, grad in self.originals if p.grad is not grad]
-        self.originals.clear()
-        for _, p, grad in reached:
-            p.grad = grad
-        if reached:
-            raise ConfigError(
-                f"the model's forward reaches the parameter '{reached[0][0]}' through a function that remembers the "
-                "module, such as a lambda that uses self, so that copies of the model do not train it; make the "
-                "function a method"
-            )
+        return cls(_shaped(module, inputs), make, seed, inputs)
 
     def copy(self, *, share_frozen: bool = False) -> nn.Module:
         """Return a copy of the module; with `share_frozen`, it has the same frozen parameters, which nobody changes."""
@@ -73,28 +61,78 @@ class Blueprint:
 
 def _check_copyable(module: nn.Module) -> None:
     """Raise if a copy of the module would not train as the module itself does: a run trains copies."""
+    own = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
     for name, layer in module.named_modules():
-        if isinstance(layer, torch.jit.ScriptModule):
+        what = f"the layer '{name}' of the model" if name else "the model"
+        if isinstance(layer, torch.jit.ScriptModule) and any(p.requires_grad for p in layer.parameters()):
             raise ConfigError(
-                f"{f'the layer {name!r} of the model' if name else 'the model'} is a torch.jit module, and copies of "
-                "those do not train; give the module that it was made from"
+                f"{what} is a torch.jit module, and copies of those do not train; give the module that it was made from"
             )
-    found = []
+        compiled = hasattr(layer, "_orig_mod")  # by torch.compile, which copies its function itself
+        for key, value in vars(layer).items() if not compiled else ():
+            if key not in ("_modules", "_parameters", "_buffers") and any(id(part) in own for part in _held(value)):
+                raise ConfigError(
+                    f"{what} has a function that remembers a part of the model (in its attribute {key}), such as a "
+                    "lambda that uses self, and in a copy of the model it would still use the original; make it a "
+                    "method, or pass the part to it"
+                )
     for name, p in module.named_parameters():
         if p._backward_hooks or getattr(p, "_post_accumulate_grad_hooks", None):
             raise ConfigError(
                 f"the model's parameter '{name}' has a hook, which copies of the model do not have; change the "
                 "gradient in client_update, or the parameter in forward or by a parametrization"
             )
-        if p.requires_grad and not is_lazy(p) and p.layout == torch.strided and p.numel():
-            last = sum((size - 1) * stride for size, stride in zip(p.shape, p.stride(), strict=True))
-            found.append((p.device.type, p.data_ptr(), p.data_ptr() + last * p.element_size(), name))
-    for (kind, _, end, one), (other_kind, begin, _, other) in pairwise(sorted(found)):
-        if kind == other_kind != "meta" and begin <= end:
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    if odd := [name for name, x in tensors if x.layout != torch.strided]:
+        raise ConfigError(f"'{odd[0]}' of the model is a sparse tensor; keep it in a plain attribute, or make it dense")
+    tensors = [(name, x) for name, x in tensors if _has_memory(x)]
+    for (one, a), (other, b) in pairwise(sorted(tensors, key=lambda found: found[1].data_ptr())):
+        if (a.requires_grad or b.requires_grad) and _overlap(a, b):
             raise ConfigError(
-                f"the model's parameters '{one}' and '{other}' share memory, which copies of the model do not; assign "
-                "one nn.Parameter to both places"
+                f"'{one}' and '{other}' of the model share memory, which those of a copy do not; assign one "
+                "nn.Parameter to both places, or compute one from the other in forward"
             )
+
+
+def shares_state(module: nn.Module) -> bool:
+    """Return whether a function of the module keeps a container, which copies of the module share."""
+    held = (part for layer in module.modules() for value in vars(layer).values() for part in _held(value))
+    return any(isinstance(part, dict | list | set) for part in held)
+
+
+def _held(value: Any, depth: int = 4) -> Iterator[Any]:
+    """Yield what functions keep, in closures and defaults, functions in containers and in closures included."""
+    found: list[Any] = []
+    if isinstance(value, FunctionType):
+        cells = (cell.cell_contents for cell in value.__closure__ or () if _is_full(cell))
+        found = [*(value.__defaults__ or ()), *cells]
+        yield from found
+    elif isinstance(value, dict | list | tuple):
+        found = [*(value.values() if isinstance(value, dict) else value)]
+    if depth > 1:
+        for part in found:
+            yield from _held(part, depth - 1)
+
+
+def _is_full(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # a variable without a value
+        return False
+
+
+def _has_memory(x: Tensor) -> bool:
+    return not is_lazy(x) and not x.is_quantized and x.is_cpu and x.numel() > 0
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors have a number in common, not just a range of memory."""
+    storage = one.untyped_storage()
+    if storage.data_ptr() != other.untyped_storage().data_ptr() or one.dtype != other.dtype:
+        return False
+    taken = torch.zeros(storage.nbytes() // one.element_size(), dtype=torch.bool)
+    taken.as_strided(one.shape, one.stride(), one.storage_offset()).fill_(True)
+    return bool(taken.as_strided(other.shape, other.stride(), other.storage_offset()).any())
 
 
 def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -113,42 +151,56 @@ def _shaped(module: nn.Module, inputs: Any) -> nn.Module:
     return module
 
 
-def last_linear(module: nn.Module, inputs: Any) -> nn.Linear:
-    """Find the Linear that makes the output, by running the module once."""
-    ran: list[nn.Module] = []
-    leaves = [layer for layer in module.modules() if next(layer.children(), None) is None]
+class _Linears(TorchFunctionMode):
+    """Remembers the output of the last matrix product of a linear layer."""
+
+    last: Any = None
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is functional.linear:
+            self.last = out
+        return out
+
+
+def last_linear(module: nn.Module, inputs: Any) -> str:
+    """Return the name of the Linear that makes the output, by running the module once."""
+    ran: list[tuple[str, nn.Module, Any]] = []
+
+    def note(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        return lambda layer, _, out: ran.append((name, layer, out))
+
     hooks = [
-        leaf.register_forward_hook(lambda layer, *_: ran.append(layer))
-        for leaf in leaves
-        if next(leaf.parameters(), None) is not None
+        layer.register_forward_hook(note(name))
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Linear) or (not list(layer.children()) and next(layer.parameters(), None) is not None)
     ]
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _Linears() as products:
             call(module, inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    idle = [layer for layer in leaves if isinstance(layer, nn.Linear) and layer not in ran and not _is_inner(layer)]
-    if ran and idle:
-        raise ConfigError(
-            "FedMAX's entropy term takes the activations that go into the model's last layer, and an nn.Linear of this "
-            "model is not called as a layer; call all of them as self.layer(x), remove those that are not used, or use "
-            "another algorithm"
-        )
-    if not ran or not isinstance(ran[-1], nn.Linear):
-        last = type(ran[-1]).__name__ if ran else "no layer with parameters"
+        for buffer, value in buffers:
+            buffer.data.copy_(value)
+    name, last, out = ran[-1] if ran else ("", None, None)
+    if not isinstance(last, nn.Linear):
+        kind = type(last).__name__ if ran else "no layer with parameters"
         raise ConfigError(
             "FedMAX's entropy term takes the activations that go into the model's last layer, which must be nn.Linear; "
-            f"here it is {last}. End the model with an nn.Linear, or use another algorithm"
+            f"here it is {kind}. End the model with an nn.Linear, or use another algorithm"
+        )
+    if products.last is not out:
+        raise ConfigError(
+            "FedMAX's entropy term takes the activations that go into the model's last layer, which must be called as "
+            "a layer, as in self.layer(x); here the last product is not that of a layer that was called"
         )
     if len(ran) < 2:
         raise ConfigError(
             "FedMAX's entropy term needs a hidden layer, and this model has only its output layer; "
             "add a hidden layer, or use another algorithm"
         )
-    return ran[-1]
-
-
-def _is_inner(layer: nn.Linear) -> bool:
-    """Return whether an nn.MultiheadAttention computes this layer itself."""
-    return isinstance(layer, nn.modules.linear.NonDynamicallyQuantizableLinear)
+    return name

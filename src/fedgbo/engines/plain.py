@@ -13,7 +13,7 @@ from fedgbo.core.objective import MaxEntropy, Term
 from fedgbo.core.optimiser import AffineOptimiser, AffineStep, Optimiser
 from fedgbo.core.random import Rows, stream
 from fedgbo.data.samples import Samples
-from fedgbo.data.tree import map_tensors
+from fedgbo.data.tree import leaves, map_tensors
 from fedgbo.engines.batches import Pause
 from fedgbo.engines.client import Descent, SimulatedClient, upload_of
 from fedgbo.engines.engine import Gathered, Origin, Round, gather
@@ -26,7 +26,7 @@ from fedgbo.engines.evaluate import (
     check_local,
     chunks_of,
 )
-from fedgbo.engines.fit import check_fit, check_mode, fastest
+from fedgbo.engines.fit import check_fit, fastest
 from fedgbo.engines.flat import FlatModel, input_type
 from fedgbo.engines.generators import Generators, OwnGenerator
 from fedgbo.engines.layers import STOCK
@@ -55,6 +55,8 @@ class InPlace:
 class PlainEngine:
     """Trains the clients of a cohort in this process, on one model; without a `descent`, by the textbook loop alone."""
 
+    @torch.inference_mode(False)  # as it may be called in an evaluation of the user's
+    @torch.enable_grad()
     def __init__(
         self,
         task: Task,
@@ -64,7 +66,6 @@ class PlainEngine:
         descent: Descent | None = None,
         why: str = "",
     ) -> None:
-        check_mode()
         self.task, self.seed, self.descent, self.why = task, seed, descent, why
         if descent is not None and not descent.takes(algorithm.terms):
             names = ", ".join(type(term).__name__ for term in algorithm.terms)
@@ -78,12 +79,12 @@ class PlainEngine:
         module = self.build_model()
         self._input_type = input_type(module)
         self.sample = self.on_device(first)
-        self._level, self.model = STOCK, FlatModel(module, task.loss, STOCK)
-        check_fit(self.model, task, *self.sample)
+        check_fit(FlatModel(module, task.loss, STOCK), task, *self.sample)
+        self._level = STOCK
         if descent is not None:
             with self.generators.kept():
                 self._level = fastest(self.build_model, task, self._first_batch(), algorithm.terms)
-            self.model = FlatModel(self.build_model(), task.loss, self._level)
+        self.model = FlatModel(self.build_model(), task.loss, self._level)
         self.model.specialise(self.sample[0], algorithm.terms)
         self.draws, self.origin = self._try_out(self.model.params.clone())
         self.scoring_draws, self.scorer = self._try_scoring()
@@ -106,7 +107,6 @@ class PlainEngine:
             before = self.generators.marks()
             self.model.buffers.find(lambda: found.extend(self._first_gradient(params)))
             draws = self.generators.drawn_from(before) is not None
-        self._blueprint.check_originals()
         norm = torch.linalg.vector_norm(found[0].cpu(), dtype=torch.float64)
         fingerprint, buffers = {"loss": float(found[1]), "gradient": float(norm)}, self.model.buffers
         moved = {"buffers" if self.task.buffers == "average" else "local_buffers": buffers.values(params.dtype)}
@@ -114,7 +114,11 @@ class PlainEngine:
 
     def _first_gradient(self, params: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient of a few samples, and their loss."""
-        return self.model.gradient(params, self._first_batch())
+        batch = self._first_batch()
+        before = _writes(batch)
+        found = self.model.gradient(params, batch)
+        self._changes_inputs = _writes(batch) != before
+        return found
 
     def _first_batch(self) -> Batch:
         data = self.task.data.train
@@ -142,6 +146,10 @@ class PlainEngine:
         self.draws, self.watched = not apart, not apart
         self.model.generator = own if apart else None
         return apart
+
+    def kept(self, batch: Batch) -> Batch:
+        """Return a batch for a gradient that is taken again: a copy if the model changes its inputs in place."""
+        return (map_tensors(torch.clone, batch[0]), batch[1]) if self._changes_inputs else batch
 
     def new_model(self, terms: Sequence[Term]) -> FlatModel:
         """Return another model like the engine's own, for another worker."""
@@ -252,3 +260,8 @@ class PlainEngine:
 
 def _default_type(x: Tensor) -> Tensor:
     return x.to(torch.get_default_dtype()) if x.is_floating_point() else x
+
+
+def _writes(batch: Batch) -> list[int]:
+    """Return torch's count of writes to each tensor of the inputs."""
+    return [x._version for x in leaves(batch[0]) if isinstance(x, Tensor)]

@@ -9,6 +9,8 @@ from fedgbo.costs.flops import ModelCost
 from fedgbo.engines.cohort import CohortEngine
 from fedgbo.engines.drift import MeasuringEngine
 from fedgbo.engines.engine import Engine, LocalEngine
+from fedgbo.engines.fit import check_mode
+from fedgbo.engines.module import shares_state
 from fedgbo.engines.one_call import OneCall, SparseDescent, sparse_descent
 from fedgbo.engines.plain import InPlace, PlainEngine
 from fedgbo.engines.threads import ThreadedEngine
@@ -37,6 +39,7 @@ def engine_for(
 
     The choice changes speed, and results only by rounding. The number of workers changes no bit, nor do metrics.
     """
+    check_mode()
     if not metrics:
         return local_engine(task, algorithm, seed, workers, device, engine=engine)
     plain = PlainEngine(task, algorithm, seed, device, None if engine == "plain" else InPlace())
@@ -102,6 +105,8 @@ def _threads_pay(plain: PlainEngine, workers: int) -> tuple[bool, str]:
     task = plain.task
     if workers < 2:
         return False, "there is one worker, or one client a round"
+    if shares_state(plain.model.original):
+        return False, "a function of the model keeps a container, which models of several workers would share"
     batch = task.batch_size or len(task.data.train) // task.data.clients
     cost = ModelCost.of(plain.model.original, plain.model.loss_of, *plain.sample)
     if cost.macs is None or cost.gradient_flops is None:

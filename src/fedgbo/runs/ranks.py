@@ -12,6 +12,7 @@ from torch import Tensor
 from fedgbo.core import ConfigError, State
 from fedgbo.engines.device import cores, device_of
 from fedgbo.engines.engine import Origin
+from fedgbo.engines.fit import check_mode
 from fedgbo.engines.generators import reproducible
 from fedgbo.engines.select import local_engine
 from fedgbo.engines.torchrun.engine import TorchrunEngine
@@ -39,6 +40,7 @@ def run_rank(plan: Plan) -> Result:
         device = ranks.together(lambda: device_of(plan.device, ranks.local_rank, ranks.local_size))
         workers = max(1, cores() // ranks.local_size) if plan.workers is None else plan.workers
         with reproducible(device), ExitStack() as stack:
+            ranks.together(check_mode)
             engine = TorchrunEngine(
                 ranks.together(
                     lambda: local_engine(plan.task, plan.algorithm, plan.seed, workers, device, engine=plan.engine)

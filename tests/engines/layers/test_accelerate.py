@@ -328,19 +328,52 @@ class Normed(nn.Module):
         return self.scale * self.norm(images.detach() if self.detached else images)
 
 
-@pytest.mark.parametrize(
-    ("norm", "detached"),
-    [
-        (nn.GroupNorm(2, 4), False),
-        (nn.GroupNorm(2, 4), True),
-        (lambda x: functional.group_norm(x, 2, torch.ones(4, requires_grad=True)), False),
-    ],
-)
-def test_images_without_gradients_before_a_group_norm(norm, detached):
+class OwnNorm(nn.GroupNorm):
+    pass
+
+
+NORMS = [nn.GroupNorm(2, 4), OwnNorm(2, 4), lambda x: functional.group_norm(x, 2, torch.ones(4, requires_grad=True))]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("detached", [False, True])
+def test_images_without_gradients_before_a_group_norm_stay(norm, detached):
     """torch's backward pass of it ends the process where they are channels-last."""
-    stock, x = Normed(norm, detached), torch.randn(4, 3, 8, 8)
-    accelerate(stock)(x).square().sum().backward()
-    ours = stock.scale.grad.clone()
-    stock.zero_grad()
-    stock(x).square().sum().backward()
-    assert torch.allclose(ours, stock.scale.grad, rtol=1e-5)
+    assert level_of(Normed(norm, detached), torch.randn(6, 3, 8, 8))[1] == []
+
+
+def test_images_with_gradients_before_a_group_norm_are_channels_last():
+    stock = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, 3))
+    assert level_of(stock, torch.randn(6, 3, 8, 8))[1] == ["Conv2d"]
+
+
+class Reads(nn.Module):
+    """Adds a little of the weights of layers of one type to its outputs in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 4, 3), nn.Linear(144, 3)
+
+    def forward(self, x):
+        scores = self.out(self.conv(x).flatten(1))
+        decay = sum(layer.weight.square().sum() for layer in self.modules() if type(layer) is nn.Conv2d)
+        return scores * (1 + 5e-4 * decay) if self.training else scores
+
+
+class Rooted(nn.Module):
+    """Is not a number at some parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.out = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2)), nn.Linear(40, 3)
+        self.scale = nn.Parameter(torch.full((40,), 0.01).index_fill(0, torch.tensor([0]), 1.0))
+
+    def forward(self, x):
+        features = self.layers[:2](x)
+        both = torch.cat([self.layers[2](features).flatten(1), features.mean((2, 3))], 1)
+        return self.out(both * self.scale.sqrt())
+
+
+@pytest.mark.parametrize("build", [Reads, Rooted])
+def test_small_differences_and_numbers_that_are_none_are_seen(build):
+    assert level_of(build(), torch.randn(6, 3, 8, 8))[1] == []

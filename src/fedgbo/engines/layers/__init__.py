@@ -62,14 +62,6 @@ class FastAttention(nn.MultiheadAttention):
         return layer._qkv_same_embed_dim and layer.dropout == 0 and not extras
 
 
-class SafeGroupNorm(nn.GroupNorm):
-    """nn.GroupNorm, whose backward pass in torch crashes if channels-last images in it want no gradient."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return (B, C, ...) for (B, C, ...)."""
-        return super().forward(input if input.requires_grad else input.contiguous())
-
-
 class FastLinear(nn.Linear):
     """nn.Linear by oneDNN, for processors on which torch's own products are slow."""
 
@@ -123,14 +115,13 @@ def _times(a: Tensor, b: Tensor) -> Tensor:
 Faster = dict[type[nn.Module], tuple[type[nn.Module], Callable[..., bool]]]
 FASTER: Faster = {
     nn.Conv2d: (FastConv2d, FastConv2d.supports),
-    nn.GroupNorm: (SafeGroupNorm, lambda layer: True),
     nn.GRU: (FastGRU, supports),
     nn.Linear: (FastLinear, FastLinear.supports),
     nn.LSTM: (FastLSTM, supports),
     nn.MultiheadAttention: (FastAttention, FastAttention.supports),
     nn.MaxPool2d: (FastMaxPool2d, FastMaxPool2d.supports),
 }
-IMAGES = (FastConv2d, FastMaxPool2d, SafeGroupNorm)  # whose outputs are channels-last: a `view` fails on them
+IMAGES = (FastConv2d, FastMaxPool2d)  # whose outputs are channels-last: a `view` fails on them
 
 
 @dataclass(frozen=True)
@@ -167,7 +158,7 @@ def replaced(module: nn.Module) -> list[str]:
     ['LSTM']
     """
     there = {type(layer) for layer in module.modules()}
-    return sorted(kind.__name__ for kind, (faster, _) in FASTER.items() if faster in there - {SafeGroupNorm})
+    return sorted(kind.__name__ for kind, (faster, _) in FASTER.items() if faster in there)
 
 
 def _rebuilt(module: nn.Module, known: Faster, done: dict[nn.Module, nn.Module]) -> nn.Module:

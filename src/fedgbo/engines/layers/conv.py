@@ -29,11 +29,11 @@ class FastConv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Return (B, O, H', W') for (B, C, H, W), or (B, O, H' // 2, W' // 2)."""
         if not self.pooled:
-            return usual(self._convolved(input))
+            return self._convolved(input)
         if not self._in_one(input):
             return pool(self._convolved(input), self.relu)
         out: Tensor = _Pooled.apply(input, self.weight, self.bias, self.relu)  # type: ignore[no-untyped-call]
-        return usual(out)
+        return out
 
     def _convolved(self, input: Tensor) -> Tensor:
         if not input.is_cpu or input.ndim != 4 or input.shape[1] != self.in_channels or 0 in input.shape:
@@ -115,14 +115,9 @@ def pool(x: Tensor, relu: bool) -> Tensor:
     """
     if library() is not None and x.is_cpu and x.ndim == 4 and x.dtype in TYPES and min(x.shape[2:]) > 1:
         pooled: Tensor = _Pool.apply(x, relu)  # type: ignore[no-untyped-call]
-        return usual(pooled)
+        return pooled
     pooled = functional.max_pool2d(x, 2)
     return functional.relu(pooled) if relu else pooled
-
-
-def usual(x: Tensor) -> Tensor:
-    """Return frozen images in the usual layout: torch's backward pass of group_norm crashes on channels-last ones."""
-    return x.contiguous() if torch.is_grad_enabled() and not x.requires_grad else x
 
 
 class FastMaxPool2d(nn.MaxPool2d):
