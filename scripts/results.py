@@ -4,19 +4,21 @@
     python scripts/results.py runs/real     # first the runs below it into the files: make results RUNS=runs/real
 
 A task's runs go into docs/results/TASK.csv (of digits, name those of `make demo` alone), those with averages of models
-into recipe.csv, and those of FedAvg with a smaller learning rate into study/cifar100-fedavg.csv. They join the
-runs that a file has: of two that differ in their rounds at most, the longer one stays. Delete a file to begin it anew.
-The generated sections of the page are between <!-- begin: NAME -->
-and <!-- end -->; the rest of the page is written by hand and stays.
+into recipe.csv, and those that cifar100-others.toml and study/cifar100-fedavg.toml name into files of these names. They
+join the runs that a file has: of two that differ in their rounds at most, the longer one stays. Delete a file to begin
+it anew. The generated sections of the page are between <!-- begin: NAME --> and <!-- end -->; the rest of the page is
+written by hand and stays.
 """
 
 import argparse
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from results_digits import digits_parts, draw_digits
+from results_others import OTHERS, others_part
 from results_recipe import AVERAGED, decays_part, recipe_part
 from results_study import SMALLER, STUDIES, draw_study, seeds_part, study_part
 from results_tasks import TASKS, draw, save_with_digest, task_part
@@ -29,6 +31,8 @@ from fedgbo.experiments.theory.measure import bound_chart
 from fedgbo.reports.load import RunData, collect, metrics_csv, read_metrics
 
 DOCS = Path(__file__).parents[1] / "docs"
+APART = (OTHERS, f"study/{SMALLER}")  # the files of runs that an experiment of the same name names
+RECIPE = "recipe"
 PART = re.compile(r"<!-- begin: ([a-z0-9-]+) -->(\n?).*?<!-- end -->", flags=re.DOTALL)
 
 
@@ -37,20 +41,28 @@ def export(places: Sequence[Path], folder: Path) -> None:
     found = collect(places)
     for problem in found.problems:
         print(f"left out: {problem.reason}", file=sys.stderr)
-    averaged = [run for run in found.runs if run.config.algorithm["name"] == AVERAGED and run.records]
-    named = {identity(config) for config in read_experiment(folder / "study" / f"{SMALLER}.toml").configs}
-    smaller = [run for run in found.runs if identity(run.config) in named and run.records]
-    names, apart = (*TASKS, "digits"), [*averaged, *smaller]  # of digits, the runs of `make demo`
-    kinds = {name: [r for r in found.runs if r.config.task["name"] == name and r not in apart] for name in names}
-    kinds[f"study/{SMALLER}"] = smaller
-    kinds["recipe"] = [run for run in averaged if run.config.task["name"] == "cifar100"]
-    for name, found_runs in kinds.items():
-        runs = [run for run in found_runs if run.records]
-        if runs:
+    kinds: dict[str, list[RunData]] = {}
+    for run in found.runs:
+        kinds.setdefault(_file_of(run, folder), []).append(run)
+    for name in (*TASKS, "digits", *APART, RECIPE):
+        if runs := [run for run in kinds.get(name, []) if run.records]:
             file = folder / f"{name}.csv"
             joined = longest([*(read_metrics(file) if file.exists() else []), *runs])
             write_atomic(file, metrics_csv(joined).encode())
             print(f"{name}.csv: {len(joined)} runs")
+
+
+def _file_of(run: RunData, folder: Path) -> str:
+    task, averaged = str(run.config.task["name"]), run.config.algorithm["name"] == AVERAGED
+    if averaged:
+        return RECIPE if task == "cifar100" else ""
+    named = (name for name in APART if identity(run.config) in _named(folder / f"{name}.toml"))
+    return next(named, task)
+
+
+@cache
+def _named(experiment: Path) -> frozenset[str]:
+    return frozenset(identity(config) for config in read_experiment(experiment).configs)
 
 
 def longest(runs: Sequence[RunData]) -> list[RunData]:
@@ -113,6 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parts[name] = task_part(name, runs)
             if runs:
                 draw(name, runs, file, given.docs / "images")
+        others = folder / f"{OTHERS}.csv"
+        parts[OTHERS] = others_part(read_metrics(others) if others.exists() else [])
         parts |= {"recipe": recipe_part(folder), "average-decays": decays_part(folder)}
         for name in STUDIES:
             parts[f"study-{name}"] = study_part(name, folder)

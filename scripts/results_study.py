@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from results_tasks import MILESTONES, accuracies, save_with_digest, wrapped
 
 from fedgbo.experiments.shelf import identity
@@ -14,13 +15,14 @@ from fedgbo.experiments.study import (
     read_study,
     search_table,
 )
-from fedgbo.reports.comparison import conclusion, summarise
+from fedgbo.reports.comparison import ROUNDING, conclusion, summarise
 from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, group_runs, read_metrics
 from fedgbo.reports.table import Cell, Table, markdown
 
-STUDIES = ("cifar100", "digits-average")
+STUDIES = ("cifar100", "femnist", "digits-average")
+NEAR = (5, 2, 1)  # points
 SMALLER = "cifar100-fedavg"  # runs of FedAvg with a smaller learning rate than the study's choice
 
 
@@ -39,6 +41,7 @@ def study_part(name: str, folder: Path) -> str:
         ]
         parts += [
             *map(wrapped, conclusion(summarise(groups))),
+            wrapped(_near(groups)),
             wrapped(" ".join(cost_remarks(True, len(groups[0].runs)))),
         ]
     parts += map(wrapped, diverged_runs(study, runs))
@@ -65,6 +68,17 @@ def seeds_part(folder: Path) -> str:
     return "\n\n".join(
         [markdown(_table(groups, [], f"FedAvg with lr {rate} and the chosen settings of the others")).strip(), *said]
     )
+
+
+def _near(groups: list[Group]) -> str:
+    """Say when each contender is near FedAvg's best accuracy: curves that end alike may differ on their way."""
+    best = max(next(group for group in groups if group.label == "fedavg").accuracy.mean(axis=0))
+    said = []
+    for group in groups:
+        at = [np.flatnonzero(group.accuracy.mean(axis=0) >= best - points / 100 - ROUNDING) for points in NEAR]
+        said.append(f"{group.label} {', '.join(str(int(group.rounds[i[0]])) if i.size else 'never' for i in at)}")
+    points = f"{', '.join(map(str, NEAR[:-1]))} and {NEAR[-1]}"
+    return f"Rounds until the mean is within {points} points of FedAvg's best: {'; '.join(said)}."
 
 
 def draw_study(name: str, folder: Path, images: Path) -> None:

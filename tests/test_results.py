@@ -26,6 +26,7 @@ from tests.reports.runs import FEDAVG, FEDGBO
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
+OTHERS = RESULTS / "cifar100-others.csv"
 SMALLER = RESULTS / "study" / "cifar100-fedavg.csv"
 MEASURED = sorted(file for task in ("cifar100", "shakespeare", "femnist") for file in RESULTS.glob(f"{task}.csv"))
 
@@ -97,7 +98,7 @@ def test_the_numbers_in_a_picture_are_those_of_its_data(name, monkeypatch):
         assert saving(ROUNDS, found.ours.fewer.value) in drawn
 
 
-@pytest.mark.parametrize("file", [*MEASURED, SMALLER], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [*MEASURED, OTHERS, SMALLER], ids=lambda file: file.stem)
 def test_its_experiment_names_the_runs(file):
     named = {identity(config) for config in read_experiment(file.with_suffix(".toml")).configs}
     assert {identity(run.config) for run in read_metrics(file)} <= named
@@ -186,6 +187,26 @@ def test_fedavg_with_a_smaller_learning_rate_is_compared_on_all_seeds(docs, make
     rows = [row.split(" | ")[:3] for row in said.splitlines() if re.match(r"\| (fed|adap)", row)]
     assert rows[0] == ["| fedavg, lr 0.03", "33.0 ± 7.5", "2000"]
     assert [row[0] for row in rows[1:]] == ["| fedgbo-sgdm", "| fedgbo-nesterov", "| adaptivefedopt-sgdm"]
+
+
+def test_other_optimisers_and_steps_have_a_row_each(docs, make, tmp_path):
+    file = docs / "results" / OTHERS.name
+    file.unlink(missing_ok=True)
+    before = (docs / "results" / "cifar100.csv").read_bytes()
+    for number, config in enumerate(read_experiment(OTHERS.with_suffix(".toml")).configs):
+        best = 0.2 + config.local_steps / 1000
+        accuracies = [best if t == 100 else 0.1 for t in range(0, config.rounds + 1, 10)]  # as write_run evaluates
+        settings = {"rounds": config.rounds, "local_steps": config.local_steps, "eval_every": 50}
+        write_run(
+            tmp_path / "runs" / str(number), config.algorithm, config.seed, accuracies, task=config.task, **settings
+        )
+    make(tmp_path / "runs")
+    assert (docs / "results" / "cifar100.csv").read_bytes() == before
+    rows = [row.split(" | ") for row in part(docs, "cifar100-others").splitlines() if re.match(r"\| (fed|mime)", row)]
+    assert [row[:2] for row in rows[:2]] == [["| fedgbo-adam", "10"], ["| mimelite-adam", "10"]]
+    assert rows[-1][:9] == [
+        "| mimelite-sgdm", "50", "lr=0.01, beta=0.9", "500", "25.0", "100", "25.0", "10.0", "10.0",
+    ]  # fmt: skip
 
 
 def test_averages_are_scored_as_they_are_trained(tmp_path, monkeypatch):
