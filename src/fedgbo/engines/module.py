@@ -18,6 +18,9 @@ from fedgbo.data.tree import call
 from fedgbo.engines.generators import Generators
 
 
+FUNCTIONS = 1000  # at most, in a container that is searched for functions: longer ones are data
+
+
 @dataclass(frozen=True, eq=False)
 class Blueprint:
     """A module as a run starts with it, never trained, from which the run's models are copied."""
@@ -107,7 +110,7 @@ def _held(value: Any, depth: int = 4) -> Iterator[Any]:
         cells = (cell.cell_contents for cell in value.__closure__ or () if _is_full(cell))
         found = [*(value.__defaults__ or ()), *cells]
         yield from found
-    elif isinstance(value, dict | list | tuple):
+    elif isinstance(value, dict | list | tuple) and len(value) <= FUNCTIONS:
         found = [*(value.values() if isinstance(value, dict) else value)]
     if depth > 1:
         for part in found:
