@@ -15,7 +15,7 @@ from fedgbo.experiments.study import (
     read_study,
     search_table,
 )
-from fedgbo.reports.comparison import ROUNDING, conclusion, summarise
+from fedgbo.reports.comparison import ROUNDING, conclusion, paired, summarise
 from fedgbo.reports.cost_table import cost_columns, cost_lines, cost_remarks
 from fedgbo.reports.finding import accuracy_chart
 from fedgbo.reports.load import Group, group_runs, read_metrics
@@ -71,14 +71,22 @@ def seeds_part(folder: Path) -> str:
 
 
 def _near(groups: list[Group]) -> str:
-    """Say when each contender is near FedAvg's best accuracy: curves that end alike may differ on their way."""
+    """Say when each contender is near FedAvg's best accuracy, and how far from FedAvg it ends."""
     best = max(next(group for group in groups if group.label == "fedavg").accuracy.mean(axis=0))
     said = []
     for group in groups:
         at = [np.flatnonzero(group.accuracy.mean(axis=0) >= best - points / 100 - ROUNDING) for points in NEAR]
         said.append(f"{group.label} {', '.join(str(int(group.rounds[i[0]])) if i.size else 'never' for i in at)}")
     points = f"{', '.join(map(str, NEAR[:-1]))} and {NEAR[-1]}"
-    return f"Rounds until the mean is within {points} points of FedAvg's best: {'; '.join(said)}."
+    near = f"Rounds until the mean is within {points} points of FedAvg's best: {'; '.join(said)}."
+    base, end = next(group for group in groups if group.label == "fedavg").accuracy[:, -1], int(groups[0].rounds[-1])
+    ends = []
+    for group in groups:
+        if group.label != "fedavg":
+            one = paired(100 * group.accuracy[:, -1], 100 * base)
+            half = "" if one.interval is None else f" ± {one.interval:.1f}"
+            ends.append(f"{group.label} {one.difference:+.1f}{half}")
+    return f"{near} Difference from FedAvg after {end} rounds, in points, paired by seed: {', '.join(ends)}."
 
 
 def draw_study(name: str, folder: Path, images: Path) -> None:

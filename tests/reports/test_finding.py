@@ -287,5 +287,5 @@ def test_the_best_setting_is_named_first_and_solid(write):
 def test_what_is_not_reached_is_said(write):
     runs = [write(FEDAVG, seed, FAST) for seed in range(3)] + [write(FEDGBO, seed, SLOW) for seed in range(3)]
     found = finding(summarise(group_runs(runs)))
-    assert found.headline == "FedGBO did not reach FedAvg's best accuracy (three seeds)"
-    assert found.sentence == "FedGBO did not reach FedAvg's best accuracy (90.0%) in three seeds."
+    assert found.headline == "FedGBO did not reach FedAvg's best accuracy (mean of three seeds)"
+    assert found.sentence == "FedGBO did not reach FedAvg's best accuracy (90.0%), mean of three seeds."

@@ -17,7 +17,6 @@ from fedgbo.core import ConfigError, DataError
 from fedgbo.data.tree import call
 from fedgbo.engines.generators import Generators
 
-
 FUNCTIONS = 1000  # at most, in a container that is searched for functions: longer ones are data
 
 

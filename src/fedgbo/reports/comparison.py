@@ -91,7 +91,7 @@ class Finding:
         """The finding in a few words, for a picture."""
         fewer = self.ours.fewer
         if fewer is None:
-            return f"{self.name} {self._without_ratio} ({self.seeds})"
+            return f"{self.name} {self._without_ratio} ({self._mean})"
         if fewer.low is not None and not fewer.clear:
             return f"{self.name} and FedAvg: no clear difference in rounds ({self.seeds})"
         return f"{self.name} reached FedAvg's best {self.baseline.metric} in {times(fewer.value)} ({self.seeds})"
@@ -101,7 +101,7 @@ class Finding:
         """The finding with its numbers and its interval."""
         fewer, metric, goal = self.ours.fewer, self.baseline.metric, f"({self.goal})"
         if fewer is None or self.ours.match is None:
-            return f"{self.name} {self._without_ratio} {goal} in {self.seeds}."
+            return f"{self.name} {self._without_ratio} {goal}, {self._mean}."
         needed, baseline = self.ours.match.round, self.baseline.best.round
         rounds = f"{needed:,}" if needed == baseline else f"{needed:,} instead of {baseline:,}"
         said = f"{self.name} reached FedAvg's best {metric} {goal} in {times(fewer.value)} ({rounds})"
@@ -111,6 +111,10 @@ class Finding:
         interval = f"95% interval {ends(fewer.low, fewer.high)}, {self.seeds}"
         chance = not fewer.clear and needed != baseline
         return f"{said}, but this may be chance: {interval}." if chance else f"{said}, {interval}."
+
+    @property
+    def _mean(self) -> str:
+        return self.seeds if self.seeds == "one seed" else f"mean of {self.seeds}"
 
     @property
     def _without_ratio(self) -> str:
