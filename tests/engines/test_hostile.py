@@ -1,7 +1,7 @@
 """Findings of a hostile review: shapes unknown to C code, patched layers, hidden writes, draws on the server."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from types import MethodType
 
 import numpy as np
@@ -108,6 +108,83 @@ def shared():
     return model
 
 
+class Counter(nn.Module):
+    """Keeps activations in a variable of the function that built its hook."""
+
+    def __init__(self):
+        super().__init__()
+        seen = torch.zeros(())
+
+        def keep(layer, given, out):
+            nonlocal seen
+            seen = out.detach().mean()
+
+        self.first, self.last, self.seen = nn.Linear(3, 4), nn.Linear(4, 2), lambda: seen
+        self.first.register_forward_hook(keep)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x))) * (1 + self.seen())
+
+
+def test_a_model_whose_functions_assign_variables_has_one_worker(monkeypatch):
+    monkeypatch.setattr(select, "WORTH_THREADS", 0)
+    task = fedgbo.Task("t", pairs(numbers(3), lambda: rng.integers(0, 2, 16)), Counter, batch_size=4)
+    assert "which models of several workers would share" in select.explain(select.engine_for(task, AVG, 0, 2))
+    close_to_textbook(task)
+
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2, dtype=torch.bfloat16)
+
+    def forward(self, x):
+        self.linear.weight.data.clamp_(-0.05, 0.05)
+        return self.linear(x.bfloat16()).float()
+
+
+class Hidden(nn.Module):
+    """Keeps its layers out of torch's sight, and tells of their parameters itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden = [nn.Linear(3, 2)]
+
+    def named_parameters(self, prefix="", recurse=True, remove_duplicate=True):
+        return self.hidden[0].named_parameters(prefix, recurse, remove_duplicate)
+
+    def parameters(self, recurse=True):
+        return self.hidden[0].parameters(recurse)
+
+    def forward(self, x):
+        return self.hidden[0](x)
+
+
+def test_parameters_of_layers_that_torch_does_not_see():
+    close_to_textbook(fedgbo.Task("t", pairs(numbers(3), lambda: rng.integers(0, 2, 16)), Hidden, batch_size=4))
+
+
+def wrapped():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    before = model[0].forward
+    model[0].forward = lambda x: 2 * before(x)
+    return model
+
+
+def cached():
+    model = nn.Linear(3, 2)
+    model.forward = MethodType(lru_cache(lambda own, x, before=model.forward: before(x)), model)
+    return model
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_frozen_scripted_body_is_allowed(seed):
+    def model():
+        return nn.Sequential(torch.jit.trace(nn.Linear(3, 4).requires_grad_(False), torch.zeros(1, 3)), nn.Linear(4, 2))
+
+    fedgbo.run(make_task(model=model, batch_size=4), AVG, rounds=1, seed=seed)
+
+
 def hooked():
     model = nn.Linear(3, 2)
     model.weight.register_hook(lambda grad: 0 * grad)
@@ -175,6 +252,8 @@ def test_a_forward_of_an_instance_is_used():
     ("model", "message"),
     [
         (remembered, "the model has a function that remembers a part of the model .in its attribute forward"),
+        (wrapped, "the layer '0' of the model has a function that remembers a part of the model .in its attribute for"),
+        (cached, "reaches the parameter '(weight|bias)' of the module that was copied"),
         (Lambdas, "the model has a function that remembers a part of the model .in its attribute scale"),
         (lambda: nn.Sequential(Hooks(), nn.Linear(3, 2)), "the layer '0.first' of the model has a function"),
         (shared, "'0.weight' and '1.weight' of the model share memory"),
@@ -364,6 +443,7 @@ class ClampedData(nn.Linear):
 @pytest.mark.parametrize(
     ("model", "message"),
     [
+        (Half, "parameter 'linear.weight' was changed in forward"),
         (lambda: Swapped("data"), "parameter 'weight' was changed in forward"),
         (lambda: Swapped("new"), "parameter 'weight' was changed in forward"),
         (TeacherData, "frozen parameter 'teacher.weight' was changed in forward"),

@@ -19,10 +19,12 @@ from fedgbo.tasks.task import Batch, Task, logits_of
 
 ALIKE = 1e-5  # of the largest number of a tensor: by so much two may differ by rounding
 UNITS = 4  # of the type's precision, if that is more
-TINY = 1e-5  # of the largest number of all: the same for parameters without an effect, as a bias before BatchNorm
+TINY = 1e-5  # of the gradient's largest number: the same for parameters without an effect, as a bias before BatchNorm
 SHAKEN = 0.1  # of a parameter's mean size: a model may hide a mistake behind zeros
 JITTER = 1e-6  # of a parameter's mean size: what this changes, rounding may change as well, in a BatchNorm for example
 TIMES = 20  # so many times
+MASKED = 1e8  # outputs beyond this stand for infinity
+Found = tuple[list[Tensor], list[Tensor], list[Tensor]]
 
 
 def check_mode() -> None:
@@ -41,14 +43,14 @@ def fastest(build: Callable[[], nn.Module], task: Task, batch: Batch, terms: Seq
     """
     generators, shaken, norms = Generators(), SHAKEN, _GroupNorms()
 
-    def computed(level: Level, jitter: float = 0.0) -> list[Tensor]:
+    def computed(level: Level, jitter: float = 0.0) -> Found:
         return _computed(FlatModel(build(), task.loss, level), batch, terms, shaken, jitter)
 
     with generators.kept():
         try:
             with norms:
                 expected = computed(STOCK)
-            if not all(x.isfinite().all() for x in expected):  # other parameters may not be allowed
+            if not all(x.isfinite().all() for x in (*expected[0], *expected[1])):  # other parameters may not be allowed
                 shaken = 0.0
                 expected = computed(STOCK)
             rounded = computed(STOCK, JITTER)
@@ -79,8 +81,8 @@ class _GroupNorms(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _computed(model: FlatModel, batch: Batch, terms: Sequence[Term], shaken: float, jitter: float) -> list[Tensor]:
-    """Return the loss and the parts of the gradient at other parameters, and the outputs in evaluation."""
+def _computed(model: FlatModel, batch: Batch, terms: Sequence[Term], shaken: float, jitter: float) -> Found:
+    """Return the parts of the gradient at other parameters, then the loss, then the outputs in evaluation."""
     inputs, targets = map_tensors(torch.clone, batch[0]), batch[1]  # a model may change its inputs in place
     model.specialise(inputs, terms)
     for layer in model.module.modules():
@@ -95,23 +97,30 @@ def _computed(model: FlatModel, batch: Batch, terms: Sequence[Term], shaken: flo
     start(0)
     gradient, loss = model.gradient(params, (inputs, targets), terms)
     start(0)
-    outputs = leaves(model.outputs(params, inputs))
-    return [loss, *model.parts(gradient), *(x for x in outputs if isinstance(x, Tensor) and x.is_floating_point())]
+    outputs = [x for x in leaves(model.outputs(params, inputs)) if isinstance(x, Tensor) and x.is_floating_point()]
+    return model.parts(gradient), [loss], outputs
 
 
-def _alike(ours: list[Tensor], theirs: list[Tensor], rounded: list[Tensor]) -> bool:
-    """Return whether numbers are the same but for rounding."""
+def _alike(ours: Found, theirs: Found, rounded: Found) -> bool:
+    """Return whether numbers are the same but for rounding; outputs that are masked have to be equal."""
+    least = TINY * max(map(_size, theirs[0]))
 
-    def size(x: Tensor) -> float:
-        return float(x.abs().max()) if x.numel() else 0.0
+    def same(one: Tensor, other: Tensor, changed: Tensor, least: float = 0.0) -> bool:
+        most = max(ALIKE, UNITS * torch.finfo(other.dtype).eps) * _size(other) + TIMES * _size(changed - other)
+        return one.shape == other.shape and _size(one - other) <= max(most, least)
 
-    least = TINY * max(map(size, theirs))
+    def same_outputs(one: Tensor, other: Tensor, changed: Tensor) -> bool:
+        masked = ~other.isfinite() | (other.abs() > MASKED)
+        equal = (one == other) | (one.isnan() & other.isnan())
+        return bool(equal[masked].all()) and same(one[~masked], other[~masked], changed[~masked])
 
-    def same(one: Tensor, other: Tensor, changed: Tensor) -> bool:
-        most = max(ALIKE, UNITS * torch.finfo(other.dtype).eps) * size(other) + TIMES * size(changed - other)
-        return one.shape == other.shape and size(one - other) <= max(most, least)
+    gradients, losses, outputs = (list(zip(*found, strict=True)) for found in zip(ours, theirs, rounded, strict=True))
+    alike = all(same(*found, least) for found in gradients) and all(same(*found) for found in losses)
+    return alike and all(same_outputs(*found) for found in outputs)
 
-    return all(same(*found) for found in zip(ours, theirs, rounded, strict=True))
+
+def _size(x: Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
 
 
 def check_fit(model: FlatModel, task: Task, inputs: Any, targets: Any) -> None:

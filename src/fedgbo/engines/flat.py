@@ -39,7 +39,7 @@ class FlatModel:
         self._names = [name for name, p in self.module.named_parameters() if p.requires_grad]
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         places = {id(p): (own._parameters, key) for own in self.module.modules() for key, p in own._parameters.items()}
-        self._owners = [places[id(p)] for p in self._parameters]
+        self._owners = [places.get(id(p), ({"": p}, "")) for p in self._parameters]  # a module may hide parameters
         kind = _check_parameters(module, self._parameters)
         ends = accumulate(p.numel() for p in self._parameters)
         self._begins = list(zip([0, *ends], self._parameters, strict=False))  # where each begins in the vector
@@ -155,6 +155,10 @@ class FlatModel:
     def check_values(self, params: Tensor) -> None:
         """Raise if the module has changed its parameters from `params`, be it through `.data`, which torch allows."""
         self.check_places()
+        for name, (begin, p) in zip(self._names, self._begins, strict=True) if not self._views else ():
+            part = self.params[begin : begin + p.numel()].view(p.shape).to(p.dtype)
+            if not bool(((p == part) | (p.isnan() & part.isnan())).all()):
+                raise changed_in_forward("parameter", name)
         expected = params.to(self.params).expand_as(self.params)  # as `load` takes them
         if expected is self.params or torch.equal(self.params, expected):
             return

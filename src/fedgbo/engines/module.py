@@ -1,11 +1,14 @@
 """A user's nn.Module: built from the run's seed, copied for each worker, and called with inputs of any form."""
 
 import copy
+import dis
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from types import CellType, FunctionType
-from typing import Any
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, NoneType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +20,11 @@ from fedgbo.core import ConfigError, DataError
 from fedgbo.data.tree import call
 from fedgbo.engines.generators import Generators
 
+CONSTANT = (
+    int, float, complex, str, bytes, NoneType, type, tuple, FunctionType, BuiltinFunctionType, partial,
+    torch.dtype, torch.device, Tensor, nn.Module,
+)  # fmt: skip
+COPIED = ("_modules", "_parameters", "_buffers", "_compiled_call_impl")  # or left out of copies
 FUNCTIONS = 1000  # at most, in a container that is searched for functions: longer ones are data
 
 
@@ -28,6 +36,7 @@ class Blueprint:
     make: Callable[[], nn.Module]
     seed: int
     inputs: Any  # a small batch, which gives lazy layers their shapes
+    originals: "list[Original]"  # of the module that it was copied from
 
     @classmethod
     def of(cls, make: Callable[[], nn.Module], seed: int, inputs: Any) -> "Blueprint":
@@ -36,7 +45,8 @@ class Blueprint:
         if not isinstance(module, nn.Module):
             raise ConfigError(f"the task's model must return an nn.Module, not {type(module).__name__}")
         _check_copyable(module)
-        given = {id(p): name for name, p in module.named_parameters() if p.requires_grad}
+        given = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        originals = [Original(name, weakref.ref(p), p.grad, _writes(p.grad)) for name, p in given]
         try:
             module = copy.deepcopy(module)
         except Exception as error:  # such as of the old weight_norm, whose weights are not leaves
@@ -45,10 +55,23 @@ class Blueprint:
                     f"the task's model returns the same {type(module).__name__} each time, and it cannot be copied "
                     f"({error}); build a new one in the function"
                 ) from error
-            return cls(_shaped(module, inputs), make, seed, inputs)
-        if kept := [given[id(p)] for p in module.parameters() if id(p) in given]:
+            return cls(_shaped(module, inputs), make, seed, inputs, [])
+        copied = {id(p) for p in module.parameters()}
+        if kept := [name for name, p in given if id(p) in copied]:
             raise ConfigError(f"copies of the model share its parameter '{kept[0]}'; let its layer be copied")
-        return cls(_shaped(module, inputs), make, seed, inputs)
+        return cls(_shaped(module, inputs), make, seed, inputs, originals)
+
+    def check_originals(self) -> None:
+        """Raise if a gradient of a copy went to the module that was copied, because a function keeps a part of it."""
+        for name, reference, grad, writes in self.originals:
+            p = reference()
+            if p is not None and (p.grad is not grad or _writes(grad) != writes):
+                p.grad = grad
+                raise ConfigError(
+                    f"the model's forward reaches the parameter '{name}' of the module that was copied, through a "
+                    "function that keeps a part of it, so that copies of the model do not train it; make the function "
+                    "a method"
+                )
 
     def copy(self, *, share_frozen: bool = False) -> nn.Module:
         """Return a copy of the module; with `share_frozen`, it has the same frozen parameters, which nobody changes."""
@@ -61,6 +84,19 @@ class Blueprint:
             return other
 
 
+class Original(NamedTuple):
+    """A parameter of the module that was copied, which is not kept alive, and its gradient as it was."""
+
+    name: str
+    parameter: "weakref.ref[nn.Parameter]"
+    grad: Tensor | None
+    writes: int
+
+
+def _writes(grad: Tensor | None) -> int:
+    return 0 if grad is None else grad._version
+
+
 def _check_copyable(module: nn.Module) -> None:
     """Raise if a copy of the module would not train as the module itself does: a run trains copies."""
     own = {id(part) for part in (*module.modules(), *module.parameters(), *module.buffers())}
@@ -70,9 +106,8 @@ def _check_copyable(module: nn.Module) -> None:
             raise ConfigError(
                 f"{what} is a torch.jit module, and copies of those do not train; give the module that it was made from"
             )
-        compiled = hasattr(layer, "_orig_mod")  # by torch.compile, which copies its function itself
-        for key, value in vars(layer).items() if not compiled else ():
-            if key not in ("_modules", "_parameters", "_buffers") and any(id(part) in own for part in _held(value)):
+        for key, value in _attributes(layer):
+            if any(id(part) in own for part in _held(value)):
                 raise ConfigError(
                     f"{what} has a function that remembers a part of the model (in its attribute {key}), such as a "
                     "lambda that uses self, and in a copy of the model it would still use the original; make it a "
@@ -97,23 +132,34 @@ def _check_copyable(module: nn.Module) -> None:
 
 
 def shares_state(module: nn.Module) -> bool:
-    """Return whether a function of the module keeps a container, which copies of the module share."""
-    held = (part for layer in module.modules() for value in vars(layer).values() for part in _held(value))
-    return any(isinstance(part, dict | list | set) for part in held)
+    """Return whether a function of the module keeps, or assigns, something that copies of the module would share."""
+    held = [part for layer in module.modules() for _, value in _attributes(layer) for part in _held(value)]
+    functions = [part for part in held if isinstance(part, FunctionType)]
+    assigned = (one.opname for part in functions for one in dis.get_instructions(part))
+    return any(not isinstance(part, CONSTANT) for part in held) or bool({"STORE_DEREF", "STORE_GLOBAL"} & {*assigned})
 
 
-def _held(value: Any, depth: int = 4) -> Iterator[Any]:
-    """Yield what functions keep, in closures and defaults, functions in containers and in closures included."""
+def _attributes(layer: nn.Module) -> Iterator[tuple[str, Any]]:
+    if not hasattr(layer, "_orig_mod"):  # made by torch.compile, which copies its function itself
+        yield from ((key, value) for key, value in vars(layer).items() if key not in COPIED)
+
+
+def _held(value: Any, inside: bool = False, depth: int = 5) -> Iterator[Any]:
+    """Yield the functions in an attribute, and what they keep in closures and defaults: copies share it."""
     found: list[Any] = []
     if isinstance(value, FunctionType):
-        cells = (cell.cell_contents for cell in value.__closure__ or () if _is_full(cell))
-        found = [*(value.__defaults__ or ()), *cells]
-        yield from found
+        inside, cells = True, (cell.cell_contents for cell in value.__closure__ or () if _is_full(cell))
+        found = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *cells]
+    elif isinstance(value, MethodType) and inside:
+        found = [value.__self__, value.__func__]
+    elif isinstance(value, partial):
+        found = [value.func, *value.args, *value.keywords.values()]
     elif isinstance(value, dict | list | tuple) and len(value) <= FUNCTIONS:
         found = [*(value.values() if isinstance(value, dict) else value)]
-    if depth > 1:
-        for part in found:
-            yield from _held(part, depth - 1)
+    if inside:
+        yield value
+    for part in found if depth else ():
+        yield from _held(part, inside, depth - 1)
 
 
 def _is_full(cell: CellType) -> bool:

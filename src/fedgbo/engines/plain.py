@@ -107,6 +107,7 @@ class PlainEngine:
             before = self.generators.marks()
             self.model.buffers.find(lambda: found.extend(self._first_gradient(params)))
             draws = self.generators.drawn_from(before) is not None
+        self._blueprint.check_originals()
         norm = torch.linalg.vector_norm(found[0].cpu(), dtype=torch.float64)
         fingerprint, buffers = {"loss": float(found[1]), "gradient": float(norm)}, self.model.buffers
         moved = {"buffers" if self.task.buffers == "average" else "local_buffers": buffers.values(params.dtype)}

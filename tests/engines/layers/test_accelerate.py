@@ -374,6 +374,25 @@ class Rooted(nn.Module):
         return self.out(both * self.scale.sqrt())
 
 
+class Masked(Sliced):
+    """Has outputs that stand for infinity, beside which all others are small."""
+
+    def forward(self, x):
+        return super().forward(x).masked_fill(torch.arange(3) == 2, -1e9)
+
+
+class Expensive(Sliced):
+    """Has a loss that is large beside its gradient."""
+
+    def forward(self, x):
+        return super().forward(x) + torch.tensor([1e6, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("build", [Masked, Expensive])
+def test_large_outputs_and_losses_hide_nothing(build):
+    assert level_of(build(), torch.randn(6, 3, 8, 8), targets=2)[1] == []
+
+
 @pytest.mark.parametrize("build", [Reads, Rooted])
 def test_small_differences_and_numbers_that_are_none_are_seen(build):
     assert level_of(build(), torch.randn(6, 3, 8, 8))[1] == []
