@@ -98,7 +98,7 @@ def test_an_equal_accuracy_matches_whatever_its_last_bit(write):
 def test_an_accuracy_that_was_there_before_the_first_round(write):
     """There is no number of rounds to divide by."""
     rows = summarise(group_runs([write(FEDAVG, 0, [0.5, 0.2]), write(FEDGBO, 0, [0.5, 0.3])]))
-    assert conclusion(rows) == ["FedGBO had FedAvg's best accuracy before the first round (50.0%) in one seed."]
+    assert conclusion(rows) == ["FedGBO had FedAvg's best accuracy before the first round (50.0%), one seed."]
 
 
 def test_never_matched_and_no_baseline(write):
